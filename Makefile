@@ -22,6 +22,7 @@ test:
 setup:
 	@scripts/deps.sh install
 	@scripts/pgbouncer.sh
+	@scripts/plugins.sh
 
 # Lists what is missing, and installs nothing.
 deps:

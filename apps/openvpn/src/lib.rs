@@ -7,5 +7,6 @@ mod config_files;
 pub mod connect;
 mod helper_duty;
 pub mod openvpn;
+pub mod plugin_host;
 
 pub use helper_duty::{CONNECT, OPENVPN};

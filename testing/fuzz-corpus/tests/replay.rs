@@ -52,6 +52,7 @@ targets! {
     mesh_paths in "../../fuzz/fuzz_targets/mesh_paths.rs",
     mesh_roster in "../../fuzz/fuzz_targets/mesh_roster.rs",
     negotiate in "../../fuzz/fuzz_targets/negotiate.rs",
+    plugin_host in "../../fuzz/fuzz_targets/plugin_host.rs",
     postgres_record in "../../fuzz/fuzz_targets/postgres_record.rs",
     postgres_rekey in "../../fuzz/fuzz_targets/postgres_rekey.rs",
     postgres_token in "../../fuzz/fuzz_targets/postgres_token.rs",

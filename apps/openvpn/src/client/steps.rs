@@ -87,7 +87,7 @@ impl Hooked {
             scripts.run(Script::Up(Context::Init)).await?;
             notes(host.change(plan).await?);
             scripts.run(Script::RouteUp).await?;
-            programs::drop_privileges().await?;
+            scripts.drop_privileges().await?;
         }
         Ok(Self {
             scripts,
@@ -205,7 +205,11 @@ impl<E: DrivenEngine> Running<'_, E> {
                     self.host.undo().await;
                     self.closed().await;
                 }
-                Step::DropPrivileges => programs::drop_privileges().await?,
+                Step::DropPrivileges => {
+                    if let Some(hooked) = &self.hooked {
+                        hooked.scripts.drop_privileges().await?;
+                    }
+                }
                 Step::Complete(tunnel) => {
                     let applied = match &mut self.hooked {
                         Some(hooked) => std::mem::replace(&mut hooked.applied, ApplyOutcome::Same),

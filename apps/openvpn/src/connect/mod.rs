@@ -96,6 +96,13 @@ pub(crate) fn options(wanted: &ConnectOptions, files: &dyn Files) -> Result<Opti
             wanted.profile.display()
         )));
     }
+    if let Some(plugin) = options.process.plugins.first() {
+        return Err(Fault::operator(format!(
+            "{}: plugin {}: adit connect loads no plugins: remove the line, or use adit openvpn --config {0}",
+            wanted.profile.display(),
+            plugin.file
+        )));
+    }
     let routes = &mut options.routes;
     routes.noexec |= wanted.no_routes;
     routes.apply_dns = Some(!wanted.keep_dns && routes.apply_dns != Some(false));
@@ -530,6 +537,22 @@ mod tests {
                 assert_eq!(line.matches("own").count(), own.matches("own").count(), "{line}");
             }
         }
+    }
+
+    /// A profile is often made by others, and a plugin is a program that runs as root.
+    #[test]
+    fn a_profile_cannot_load_a_plugin() {
+        struct Profile;
+        impl Files for Profile {
+            fn read(&self, _: &Path) -> std::io::Result<Vec<u8>> {
+                let text = "client\ndev tun\nremote h 1194\nca a\ncert b\nkey c\n\
+                            remote-cert-tls server\nplugin x.so\n";
+                Ok(text.into())
+            }
+        }
+        let wanted = ConnectOptions { profile: "p.ovpn".into(), ..ConnectOptions::default() };
+        let refused = options(&wanted, &Profile).unwrap_err().to_string();
+        assert!(refused.contains("plugin x.so: adit connect loads no plugins"), "{refused}");
     }
 
     #[test]

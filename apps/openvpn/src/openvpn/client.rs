@@ -116,6 +116,7 @@ pub(super) async fn run(
     let PreparedClient { engine, dial, listen, early, status, certificate, management, authorizer } =
         prepared;
     let gate = management.as_ref().map(|handle| handle.gate(options));
+    let plugins = ground.plugins()?;
     let client = Client::open(client::Options {
         engine,
         dial,
@@ -129,7 +130,7 @@ pub(super) async fn run(
         authorizer,
         tick: Duration::from_secs(1),
         gate,
-        scripts: Scripts::new(options),
+        scripts: Scripts::new(options, plugins.clone()),
     })?;
     // Routes come with the server's options, and are removed on exit.
     ground.drop_privileges(options, &[Capability::CAP_NET_ADMIN])?;
@@ -148,6 +149,9 @@ pub(super) async fn run(
     };
     let ended = client.run(&mut owner).await?;
     owner.write_status();
+    if let Some(fault) = plugins.and_then(|plugins| plugins.fault()) {
+        return Err(fault);
+    }
     if let Some(management) = &owner.management {
         management.ended(&ended, options.session.exit_notify.is_some());
     }

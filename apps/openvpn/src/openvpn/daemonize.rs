@@ -9,9 +9,12 @@ use std::path::{Path, PathBuf};
 use adit_linux::notify::Notifier;
 use adit_linux::privileges::{Capability, protect_memory};
 use adit_linux::process::{daemonize, set_nice};
-use adit_openvpn::config::Options;
+use adit_openvpn::config::{self, Options};
 
+use super::environment::Environment;
+use super::scripts;
 use crate::helper_duty::OPENVPN;
+use crate::plugin_host::Plugins;
 use adit_runtime::fault::Fault;
 use adit_runtime::helper::{self, Running, files};
 use adit_runtime::privileges::{self, PrivilegeOptions};
@@ -31,9 +34,52 @@ pub(crate) struct Daemonizer {
     /// Whether the service manager has been notified (`READY=1`).
     told_ready: Cell<bool>,
     pid_file: Option<PidFile>,
+    /// The plugins, with the lines of the configuration that name them.
+    plugins: Option<(Plugins, Vec<config::Plugin>)>,
 }
 
 impl Daemonizer {
+    /// Opens the plugins as root, or, after SIGHUP, opens them again.
+    ///
+    /// # Errors
+    /// A plugin cannot be used, or others are configured than at the start.
+    pub(crate) fn open_plugins(&mut self, options: &Options) -> Result<(), Fault> {
+        let configured = &options.process.plugins;
+        match &self.plugins {
+            Some((plugins, former)) if former == configured => {
+                plugins.reopen(Environment::new(options).pairs())
+            }
+            None if configured.is_empty() => Ok(()),
+            None if !self.settled => {
+                // Passwords of clients stay out of core dumps.
+                let _ = protect_memory();
+                let env = Environment::new(options).pairs();
+                let plugins = Plugins::start(options, env, scripts::temporary(options))?;
+                self.plugins = plugins.map(|plugins| (plugins, configured.clone()));
+                Ok(())
+            }
+            _ => Err(Fault::operator(
+                "plugin: the lines have changed since the start: restart the process to load other plugins",
+            )),
+        }
+    }
+
+    /// Returns the open plugins.
+    pub(crate) fn opened_plugins(&self) -> Option<&Plugins> {
+        self.plugins.as_ref().map(|(plugins, _)| plugins)
+    }
+
+    /// Returns the open plugins for one run of the tunnel. Call it once inside a runtime.
+    ///
+    /// # Errors
+    /// The process of the plugins cannot be watched.
+    pub(crate) fn plugins(&self) -> Result<Option<Plugins>, Fault> {
+        let Some(plugins) = self.opened_plugins() else { return Ok(None) };
+        plugins.watch()?;
+        plugins.end_with_host();
+        Ok(Some(plugins.clone()))
+    }
+
     pub(crate) fn log_started(&mut self) {
         self.logging = true;
     }
@@ -77,6 +123,9 @@ impl Daemonizer {
     pub(crate) fn leave(&mut self) {
         if let Some(notifier) = &self.notifier {
             let _ = notifier.stopping();
+        }
+        if let Some((plugins, _)) = self.plugins.take() {
+            plugins.finish();
         }
         if let Some(pid_file) = self.pid_file.take() {
             pid_file.remove();

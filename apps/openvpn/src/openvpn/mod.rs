@@ -187,6 +187,7 @@ fn round(
             "NOTE: the current --script-security setting may allow this configuration to call user-defined scripts"
         );
     }
+    ground.open_plugins(&options)?;
     let piped = files.into_piped();
     if first {
         *management = Management::open(&options)?;
@@ -216,7 +217,9 @@ fn round(
             run(management, p2p::run(prepared, &options, role, ground))
         }
         Role::Server(role) => {
-            let mut prepared = server::prepare(&options, role, &mut *asked(&mut management))?;
+            let plugins = ground.opened_plugins();
+            let mut prepared =
+                server::prepare(&options, role, &mut *asked(&mut management), plugins)?;
             prepared.management = handle;
             ground.settle(&options, args, &piped)?;
             scripts::start(&options)?;

@@ -1,8 +1,10 @@
 //! The programs that run when the tunnel comes up, changes or goes down.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
 
 use adit_engine::CertificateFacts;
+use adit_linux::plugin::Kind;
 use adit_openvpn::client::TunnelConfig;
 use adit_openvpn::config::{self, DeviceKind, Options, Role, ServerOptions};
 use adit_openvpn::server::Topology;
@@ -10,6 +12,7 @@ use nix::unistd::AccessFlags;
 
 use super::environment::{self, Environment, Gateways, UpArguments};
 use super::{convert, p2p};
+use crate::plugin_host::{self, Outcome, Plugins};
 use adit_runtime::fault::Fault;
 use adit_runtime::host::HostPlan;
 use adit_runtime::programs::{self, Call, ExitStatus, Finished, Program, Running, Setup};
@@ -29,13 +32,18 @@ pub(crate) fn setup(options: &Options) -> Option<Setup> {
         programs,
         variables: environment::permitted(options),
         directory: options.process.directory.as_deref().and_then(|d| std::path::absolute(d).ok()),
-        temporary: options.hooks.temporary.clone().unwrap_or_else(|| TEMPORARY.into()),
+        temporary: temporary(options),
         export: options.hooks.export_cert.clone(),
         user: options.process.user.clone(),
         group: options.process.group.clone(),
         root: None,
     };
     (!setup.programs.is_empty() && options.script_security >= RUNS_PROGRAMS).then_some(setup)
+}
+
+/// Returns the directory for files that are exchanged with programs and plugins.
+pub(super) fn temporary(options: &Options) -> PathBuf {
+    options.hooks.temporary.clone().unwrap_or_else(|| TEMPORARY.into())
 }
 
 /// Starts the runner of programs, or passes a configuration that was read again to it.
@@ -85,7 +93,7 @@ pub(super) fn server_environment(
     device: Option<&str>,
     server: &ServerOptions,
 ) -> Environment {
-    let mut scripts = Scripts::of(options);
+    let mut scripts = Scripts::of(options, None);
     scripts.server(device, server);
     scripts.environment.device(&scripts.arguments, Context::Init.name());
     let kind = if options.device.kind == DeviceKind::Tap { "tap" } else { "tun" };
@@ -147,6 +155,17 @@ impl Script {
         }
     }
 
+    /// Returns the call of plugins for the same purpose.
+    fn plugin_call(self) -> Kind {
+        match self {
+            Self::IpChange => Kind::IpChange,
+            Self::Up(_) => Kind::Up,
+            Self::RouteUp => Kind::RouteUp,
+            Self::RoutePreDown => Kind::RoutePredown,
+            Self::Down(_) => Kind::Down,
+        }
+    }
+
     /// Returns openvpn's name of the option in messages.
     fn option(self) -> &'static str {
         match self {
@@ -190,16 +209,20 @@ pub(crate) struct Scripts {
     redirected: Option<bool>,
     /// `route-noexec`.
     leaves_routes: bool,
+    /// The plugins, which are called before the programs.
+    plugins: Option<Plugins>,
 }
 
 impl Scripts {
-    /// Returns `None` if no program is configured.
-    pub(crate) fn new(options: &Options) -> Option<Self> {
-        options.hooks.programs().next()?;
-        Some(Self::of(options))
+    /// Returns `None` if no program and no plugin is configured.
+    pub(crate) fn new(options: &Options, plugins: Option<Plugins>) -> Option<Self> {
+        if plugins.is_none() {
+            options.hooks.programs().next()?;
+        }
+        Some(Self::of(options, plugins))
     }
 
-    fn of(options: &Options) -> Self {
+    fn of(options: &Options, plugins: Option<Plugins>) -> Self {
         let mut all = options.clone();
         all.device.ifconfig_noexec = false;
         all.routes.noexec = false;
@@ -212,6 +235,19 @@ impl Scripts {
             remote: None,
             redirected: None,
             leaves_routes: options.routes.noexec,
+            plugins,
+        }
+    }
+
+    /// Lets the following programs and calls of plugins run as the configured user.
+    ///
+    /// # Errors
+    /// The user cannot be changed. The process must not continue.
+    pub(crate) async fn drop_privileges(&self) -> Result<(), Fault> {
+        programs::drop_privileges().await?;
+        match &self.plugins {
+            Some(plugins) => plugins.become_user(self.environment.pairs()).await,
+            None => Ok(()),
         }
     }
 
@@ -364,7 +400,7 @@ impl Scripts {
         }
     }
 
-    /// Starts a program; `None` if it is not configured.
+    /// Starts a program, after plugins have accepted; `None` if neither is configured.
     pub(crate) fn start(&mut self, script: Script) -> Option<Running> {
         self.prepare(script);
         let hooks = &self.options.hooks;
@@ -373,32 +409,70 @@ impl Scripts {
                 let remote = self.remote?;
                 let family = if remote.is_ipv4() { "AF_INET" } else { "AF_INET6" };
                 let address = format!("[{family}]{}", remote.ip());
-                (hooks.ip_change.as_ref()?, vec![address, remote.port().to_string()])
+                (&hooks.ip_change, vec![address, remote.port().to_string()])
             }
-            Script::Up(context) => (hooks.up.as_ref()?, self.arguments.words(context.name())),
-            Script::Down(context) => (hooks.down.as_ref()?, self.arguments.words(context.name())),
-            Script::RouteUp => (hooks.route_up.as_ref()?, Vec::new()),
+            Script::Up(context) => (&hooks.up, self.arguments.words(context.name())),
+            Script::Down(context) => (&hooks.down, self.arguments.words(context.name())),
+            Script::RouteUp => (&hooks.route_up, Vec::new()),
             Script::RoutePreDown => {
-                (hooks.route_pre_down.as_ref()?, self.arguments.words(Context::Init.name()))
+                (&hooks.route_pre_down, self.arguments.words(Context::Init.name()))
             }
         };
+        let program = program.clone();
+        let kind = script.plugin_call();
+        let plugins = self.plugins.clone().filter(|plugins| plugins.wants(kind));
+        // Plugins get the address in another form than programs, as in openvpn.
+        let words = match (script, self.remote) {
+            (Script::IpChange, Some(remote)) => vec![plugin_host::address_argument(remote)],
+            _ => args.clone(),
+        };
+        let call = plugin_host::Call::new(kind, words, self.environment.pairs());
+        let program = program.map(|program| self.program(script, &program, args));
+        let Some(plugins) = plugins else { return program.map(run) };
+        Some(Running::of(async move {
+            if let Outcome::Refused { log, .. } = plugins.call(call, &mut |_| {}).await {
+                tracing::error!("{log}");
+                return Finished { status: ExitStatus::Code(1), files: Vec::new() };
+            }
+            match program {
+                Some(program) => run(program).await,
+                None => Finished { status: ExitStatus::Code(0), files: Vec::new() },
+            }
+        }))
+    }
+
+    /// Returns the call of a program; `None` if programs may not run.
+    fn program(
+        &mut self,
+        script: Script,
+        program: &config::Program,
+        args: Vec<String>,
+    ) -> Option<Call> {
         if self.options.script_security < RUNS_PROGRAMS {
-            return Some(Running::ended(forbidden()));
+            return None;
         }
         self.environment.set("script_type", script.kind());
-        let words = args.iter().map(String::as_str);
-        let line: Vec<&str> = std::iter::once(program.path.as_str())
-            .chain(program.args.iter().map(String::as_str))
-            .chain(words)
+        let line: Vec<&str> = std::iter::once(&program.path)
+            .chain(&program.args)
+            .chain(&args)
+            .map(String::as_str)
             .collect();
         say!(1, "{}", line.join(" "));
-        Some(programs::run(Call {
+        Some(Call {
             program: runnable(program),
             args,
             env: self.environment.pairs(),
             files: Vec::new(),
             timeout: None,
-        }))
+        })
+    }
+}
+
+/// Runs a program, or returns why it may not run.
+fn run(call: Option<Call>) -> Running {
+    match call {
+        Some(call) => programs::run(call),
+        None => Running::ended(forbidden()),
     }
 }
 
@@ -466,7 +540,7 @@ mod tests {
 
     #[test]
     fn programs_learn_the_addresses_and_routes_that_are_left_to_them() {
-        let mut scripts = Scripts::new(&options(CLIENT)).unwrap();
+        let mut scripts = Scripts::new(&options(CLIENT), None).unwrap();
         let tunnel = TunnelConfig {
             ipv4: Some("10.8.0.2/24".parse().unwrap()),
             gateway4: Some("10.8.0.1".parse().unwrap()),

@@ -11,18 +11,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use adit_engine::command::Counters;
+use adit_linux::plugin::Kind;
 use adit_openvpn::config::{Options, ServerOptions, Source, Wrap};
 use adit_openvpn::server::{ServerConfig, ServerEvent, Topology};
 use adit_openvpn::tls::{Pem, ServerTls};
 use ipnet::IpNet;
 
-use super::authorization::{Chain, FurtherChecks};
+use super::authorization::{Chain, Check, FurtherChecks, PluginCheck};
 use super::client::open_status;
 use super::management::{self, ServerReports};
 use super::pool_persist::PoolPersistFile;
 use super::scripts::{self, Context, Script, Scripts};
 use super::status::{ClientRow, Status, StatusFile};
 use super::{Ask, Next, convert, daemonize::Daemonizer, key_files, pool_persist};
+use crate::plugin_host::{self, Plugins};
 use adit_openvpn_service::{
     ClosingFuture, Handle, Hooks, Listener, MacLimits, Options as ServiceOptions, Relay, Service,
     Session, Sessions, compat_log,
@@ -58,6 +60,7 @@ pub(super) fn prepare(
     options: &Options,
     role: &ServerOptions,
     ask: &mut dyn Ask,
+    plugins: Option<&Plugins>,
 ) -> Result<PreparedServer, Fault> {
     let mut tls = key_files::TlsMaterial::read(&options.tls)?;
     if let Err(fault) = tls.validity(unix_time().0) {
@@ -85,13 +88,20 @@ pub(super) fn prepare(
             directory.display()
         )));
     }
-    let chain = Chain::of_server(options, role, &mut engine, FurtherChecks::default());
+    let further =
+        FurtherChecks { plugins: plugin_check(options, role, plugins), ..FurtherChecks::default() };
+    let passwords = plugins.is_some_and(|plugins| plugins.wants(Kind::AuthUserPassVerify));
+    engine.checks.require_username |= passwords && !role.username_optional;
+    let chain = Chain::of_server(options, role, &mut engine, further);
     let listeners = convert::listeners(options)?;
     let lease_file =
         role.pool_persist.as_ref().and_then(|persist| PoolPersistFile::open(persist, net30));
     let mut workers = worker_count::of_server(None, None)?;
     if scripts::setup(options).is_some() {
         workers = worker_count::leave_room(workers, programs::TASKS);
+    }
+    if plugins.is_some() {
+        workers = worker_count::leave_room(workers, plugin_host::TASKS);
     }
     let open = |path: &PathBuf| LiveFilter::open(path, Some(workers.into()));
     let filter = role.filter.as_ref().map(open).transpose()?;
@@ -107,6 +117,17 @@ pub(super) fn prepare(
         workers,
         management: None,
     })
+}
+
+/// Returns the plugins as a check of clients.
+fn plugin_check(
+    options: &Options,
+    role: &ServerOptions,
+    plugins: Option<&Plugins>,
+) -> Option<Arc<dyn Check>> {
+    let patience = options.session.hand_window;
+    let check = PluginCheck::new(plugins?.clone(), role.client_rules, patience);
+    Some(Arc::new(check))
 }
 
 pub(super) async fn run(
@@ -148,7 +169,8 @@ pub(super) async fn run(
         socket: convert::socket_tuning(options),
         workers,
     })?;
-    let mut scripts = Scripts::new(options);
+    let plugins = ground.plugins()?;
+    let mut scripts = Scripts::new(options, plugins.clone());
     if let Some(scripts) = &mut scripts {
         service.apply_addresses().await?;
         scripts.server(service.device(), role);
@@ -162,7 +184,10 @@ pub(super) async fn run(
         chain.set_environment(scripts::server_environment(options, service.device(), role));
     }
     // Clients cause all further programs but the last ones.
-    programs::drop_privileges().await?;
+    match &scripts {
+        Some(scripts) => scripts.drop_privileges().await?,
+        None => programs::drop_privileges().await?,
+    }
     // Addresses and routes of a server's device are removed with the device.
     ground.drop_privileges(options, &[])?;
     say!(3, "MULTI: multi_init called, max-clients={max_clients}");
@@ -189,6 +214,9 @@ pub(super) async fn run(
     owner.write_status();
     if let Some(file) = &mut owner.leases {
         file.write(std::mem::take(&mut owner.last_leases));
+    }
+    if let Some(fault) = plugins.and_then(|plugins| plugins.fault()) {
+        return Err(fault);
     }
     if let Some(management) = &owner.management {
         management.ended(&ended);

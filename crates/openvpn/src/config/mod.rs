@@ -45,7 +45,7 @@ pub use error::ConfigError;
 pub use options::{
     AskPass, AuthRetry, ClientOptions, Device, DeviceKind, DialOptions, ExternalCert, ExternalKey,
     Hooks, HttpProxy, Identity, Listen, Log, LogTo, Management, ManagementPassword,
-    ManagementPlace, NameKind, Options, Padding, PasswordProgram, PeerKeys, PeerOptions,
+    ManagementPlace, NameKind, Options, Padding, PasswordProgram, PeerKeys, PeerOptions, Plugin,
     PoolPersist, PortShare, Process, Program, Proxy, ProxyScheme, Remap, Role, Routes,
     ServerOptions, Socket, SocksProxy, Source, Status, Tls, TlsVersion, TokenOptions, Usage,
     UserPass, VerifyName, Wrap, X509Track,

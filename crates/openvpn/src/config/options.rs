@@ -25,7 +25,7 @@ use crate::wrap::WrapConfig;
 
 pub use hooks::{Hooks, PasswordProgram, Program, X509Track};
 pub use management::{Management, ManagementPassword, ManagementPlace};
-pub use process::{Log, LogTo, Process, Remap, Status};
+pub use process::{Log, LogTo, Plugin, Process, Remap, Status};
 pub use proxy::{HttpProxy, Proxy, ProxyScheme, SocksProxy};
 pub use tls::{
     AskPass, ExternalCert, ExternalKey, Identity, NameKind, Padding, Tls, TlsVersion, Usage,

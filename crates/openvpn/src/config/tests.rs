@@ -235,7 +235,7 @@ fn errors_name_file_line_directive_and_remedy() {
         ("fragment 1300 max\n", "max"),
         ("fragment 1300\nproto tcp-client\n", "TCP"),
         ("fragment 1300\n<connection>\nremote h 1 tcp\n</connection>\n", "TCP"),
-        ("plugin x.so\n", "plugin"),
+        ("plugin x.so 'a \"b'\n", "not closed"),
         ("up \"\"\n", "no program"),
         ("up \"/bin/true 'open\"\n", "not closed"),
         ("up /bin/true up\n", "too many"),
@@ -887,4 +887,28 @@ fn dns_settings_are_read_and_applied_when_asked() {
     assert_eq!(client("dns-updown disable\n").routes.apply_dns, Some(false));
     let options = client("dhcp-option NTP 192.0.2.1\n");
     assert!(options.warnings.iter().any(|w| w.contains("not about DNS")), "{:?}", options.warnings);
+}
+
+/// A single argument is divided into words, as in openvpn; several are words already.
+#[test]
+fn plugins_have_arguments_and_a_bound() {
+    let options = server(
+        "plugin a.so\nplugin /b.so \"login login USERNAME 'a b'\"\ncd /etc\nplugin ./c.so \"x y\" z\n",
+    );
+    let plugin = |file: &str, args: &[&str], directory: Option<&str>| Plugin {
+        file: file.into(),
+        args: args.iter().map(|arg| (*arg).into()).collect(),
+        directory: directory.map(Into::into),
+    };
+    assert_eq!(
+        options.process.plugins,
+        [
+            plugin("a.so", &[], None),
+            plugin("/b.so", &["login", "login", "USERNAME", "a b"], None),
+            plugin("./c.so", &["x y", "z"], Some("/etc")),
+        ]
+    );
+    let many = |count| parse_file(&format!("{SERVER}{}", "plugin x.so\n".repeat(count)));
+    assert_eq!(many(16).unwrap().process.plugins.len(), 16);
+    assert!(many(17).unwrap_err().problem.contains("more than 16"));
 }

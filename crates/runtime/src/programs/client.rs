@@ -100,6 +100,8 @@ pub async fn finish() {
 pub struct Running {
     id: u64,
     shared: Option<Arc<Shared>>,
+    /// Ends the wait for work that is not a program.
+    stop: Option<Arc<Notify>>,
     ended: Pin<Box<dyn Future<Output = Finished> + Send>>,
 }
 
@@ -107,11 +109,28 @@ impl Running {
     /// Returns a program that has ended already, such as one that may not run.
     pub fn ended(status: ExitStatus) -> Self {
         let ended = std::future::ready(Finished { status, files: Vec::new() });
-        Self { id: 0, shared: None, ended: Box::pin(ended) }
+        Self { id: 0, shared: None, stop: None, ended: Box::pin(ended) }
+    }
+
+    /// Returns work that counts as a program, such as the call of a plugin before one. Killing it ends the wait for it.
+    pub fn of(work: impl Future<Output = Finished> + Send + 'static) -> Self {
+        let stop = Arc::new(Notify::new());
+        let stopped = Arc::clone(&stop);
+        let ended = async move {
+            tokio::select! {
+                biased;
+                finished = work => finished,
+                () = stopped.notified() => Finished::failed("it took too long"),
+            }
+        };
+        Self { id: 0, shared: None, stop: Some(stop), ended: Box::pin(ended) }
     }
 
     /// Kills the program and the programs that it has started. The future still resolves.
     pub fn kill(&self) {
+        if let Some(stop) = &self.stop {
+            stop.notify_one();
+        }
         if let Some(shared) = &self.shared {
             shared.post(Request::Kill(self.id));
         }
@@ -280,7 +299,7 @@ impl Shared {
                 Err(why) => Finished::failed(why),
             }
         };
-        Running { id, shared: Some(Arc::clone(self)), ended: Box::pin(ended) }
+        Running { id, shared: Some(Arc::clone(self)), stop: None, ended: Box::pin(ended) }
     }
 
     pub(super) async fn drop_privileges(self: &Arc<Self>) -> Result<(), Fault> {

@@ -14,6 +14,7 @@ mod logins;
 mod management;
 mod mesh;
 mod p2p;
+mod plugins;
 mod postgres;
 mod proxies;
 mod refusals;
@@ -184,6 +185,19 @@ const SCENARIOS: &[(&str, &[Roles], ScenarioFn)] = &[
     ("another-wrapping-key", ALL, refusals::another_wrapping_key),
     ("own-keys-and-tls-auth", ALL, wrappings::own_keys_and_tls_auth),
     ("own-keys-and-tls-crypt", ALL, wrappings::own_keys_and_tls_crypt),
+    ("plugins/password-accepted", ADIT_SERVER, plugins::accepts),
+    ("plugins/password-refused", ADIT_SERVER, plugins::refuses),
+    ("plugins/password-deferred", ADIT_SERVER, plugins::deferred),
+    ("plugins/password-refused-later", ADIT_SERVER, plugins::deferred_refusal),
+    ("plugins/client-connect", ADIT_SERVER, plugins::client_connect),
+    ("plugins/client-connect-deferred", ADIT_SERVER, plugins::client_connect_deferred),
+    ("plugins/calls-and-variables", ADIT_SERVES, plugins::calls_and_variables),
+    ("plugins/crash", ADIT_SERVER, plugins::crash),
+    ("plugins/auth-pam", ADIT_SERVER, plugins::auth_pam),
+    ("plugins/auth-pam-deferred", ADIT_SERVER, plugins::auth_pam_deferred),
+    ("plugins/down-root", ADIT_SERVER, plugins::down_root),
+    ("plugins/auth-ldap", ADIT_SERVES, plugins::services::auth_ldap),
+    ("plugins/auth-radius", ADIT_SERVES, plugins::services::auth_radius),
     ("p2p/static-key-udp4", ALL, p2p::static4),
     ("p2p/static-key-udp6", ALL, p2p::static6),
     ("p2p/static-key-passive-end", ALL, p2p::static_waits),

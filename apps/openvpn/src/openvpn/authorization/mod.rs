@@ -16,6 +16,7 @@ mod crl_directory;
 mod facts;
 mod file_thread;
 mod pending;
+mod plugins;
 mod programs;
 mod server_check;
 mod sessions;
@@ -45,6 +46,7 @@ pub(crate) use check::{
 pub(crate) use configured::FurtherChecks;
 pub(crate) use facts::{ClientFacts, FactSettings, remapped_name};
 pub(crate) use pending::Pending;
+pub(crate) use plugins::PluginCheck;
 pub(crate) use programs::ClientPrograms;
 pub(crate) use server_check::ServerCheck;
 use sessions::{Finished, SessionTable};

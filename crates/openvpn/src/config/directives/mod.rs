@@ -10,6 +10,7 @@ mod client_file;
 mod hooks;
 mod link;
 mod management;
+mod plugins;
 mod process;
 mod server;
 mod server_hooks;
@@ -269,6 +270,7 @@ pub(super) fn all() -> impl Iterator<Item = &'static Spec> {
         client_file::TABLE,
         hooks::TABLE,
         management::TABLE,
+        plugins::TABLE,
         process::TABLE,
         unsupported::TABLE,
     ]

@@ -111,7 +111,6 @@ pub(super) const TABLE: &[Spec] = &[
     refused("pkcs11-protected-authentication", TOKENS),
     refused("pkcs11-providers", TOKENS),
     refused("pkcs12", ("PKCS#12 files are not supported", "split it: openssl pkcs12 -in FILE -nokeys -clcerts -out cert.pem; openssl pkcs12 -in FILE -nocerts -out key.pem; openssl pkcs12 -in FILE -nokeys -cacerts -out ca.pem")),
-    refused("plugin", ("plugins are not supported", "remove it")),
     refused("replay-persist", ("it is not supported", "remove it: packets are remembered for as long as the program runs")),
     refused("rmtun", (STANDALONE.0, "use: ip tuntap del dev tun0 mode tun")),
     refused("route-table", ("routes go into the main table", "remove it, and use ip rule and ip route with route-noexec")),

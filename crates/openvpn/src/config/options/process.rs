@@ -22,6 +22,19 @@ pub struct Process {
     pub persist_key: bool,
     /// `remap-usr1 SIGHUP|SIGTERM`.
     pub remap_usr1: Option<Remap>,
+    /// `plugin`, in the order of the configuration.
+    pub plugins: Vec<Plugin>,
+}
+
+/// `plugin FILE [ARG ...]`: a shared object with openvpn's plugin interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plugin {
+    /// The file as written. Without a directory it is in the directory of openvpn's plugins.
+    pub file: String,
+    /// The arguments for the plugin.
+    pub args: Vec<String>,
+    /// The directory to which `./` refers.
+    pub directory: Option<PathBuf>,
 }
 
 /// `remap-usr1`.

@@ -155,7 +155,7 @@ fn server_files() {
         ("no kernel offload", "dh none | disable-dco | fast-io | no-name-remapping", Starts(&["disable-dco", "fast-io", "no-name-remapping"])),
         ("password by script", "dh none | script-security 3 | auth-user-pass-verify /etc/openvpn/check.sh via-env | verify-client-cert none | username-as-common-name", Starts(&[])),
         ("password by script, in an unknown way", "dh none | auth-user-pass-verify /etc/openvpn/check.sh via-pipe", Refused("auth-user-pass-verify", "via-file")),
-        ("password by plugin", "dh none | plugin /usr/lib/openvpn/openvpn-plugin-auth-pam.so login", Refused("plugin", "plugins")),
+        ("password by plugin", "dh none | plugin /usr/lib/openvpn/openvpn-plugin-auth-pam.so login", Starts(&[])),
         ("no client certificates", "dh none | client-cert-not-required", Refused("client-cert-not-required", "certificate")),
         ("firewall by script", "dh none | script-security 2 | client-connect /etc/openvpn/up.sh | client-disconnect '/etc/openvpn/down.sh -v' | learn-address /etc/openvpn/learn.sh", Starts(&[])),
         ("panel with management", "dh none | management 127.0.0.1 7505", Starts(&[])),

@@ -1,0 +1,194 @@
+//! The plugin host's own process.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::process::ExitCode;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use adit_linux::channel::{Channel, Received};
+use adit_linux::plugin::{self, LogLevel};
+use adit_linux::privileges::{change_identity, find_group, find_user};
+
+use super::calls::PluginSet;
+use super::protocol::{
+    MESSAGE_LIMIT, Message, NumberedRequest, OpenRequest, Outcome, Processed, Request,
+};
+use super::{NAME, background};
+
+/// The channel to the network process. It is global because plugins' log messages have no other context.
+static CHANNEL: OnceLock<Channel> = OnceLock::new();
+
+/// How long an answer waits for a network process that does not read.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long one wait for a request takes, after which the host waits again.
+const IDLE: Duration = Duration::from_secs(3600);
+
+/// The level of a plugin's debug messages.
+const DEBUG_VERB: u64 = 7;
+
+pub(super) fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            let _ = writeln!(io::stderr(), "{NAME}: {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+pub(super) fn run() -> Result<(), String> {
+    let channel = io::stdin().as_fd().try_clone_to_owned().and_then(Channel::from_fd);
+    let channel = channel.map_err(|_| "this program is started by adit alone".to_owned())?;
+    let channel = CHANNEL.get_or_init(|| channel);
+    let failed = |what: &'static str| move |e: io::Error| format!("{what}: {e}");
+    File::open("/dev/null")
+        .and_then(|null| Ok(nix::unistd::dup2_stdin(null)?))
+        .map_err(failed("cannot open /dev/null"))?;
+    let _ = nix::sys::prctl::set_name(c"adit-plugins");
+    plugin::outlive_signals().map_err(failed("cannot catch signals"))?;
+    plugin::log_to(|level, text| match level {
+        LogLevel::Error => line(0, 1, text.to_owned()),
+        LogLevel::Warning => line(1, 1, text.to_owned()),
+        LogLevel::Note => line(2, 1, text.to_owned()),
+        LogLevel::Debug => line(2, DEBUG_VERB, text.to_owned()),
+    });
+    let mut host = Host { plugins: None, user: None, group: None };
+    while let Some(bytes) = next(channel)? {
+        let NumberedRequest { id, request } =
+            serde_json::from_slice(&bytes).map_err(|e| format!("invalid request: {e}"))?;
+        let result = host.process(id, request);
+        send(&Message::Processed { id, result });
+    }
+    if let Some(plugins) = &mut host.plugins {
+        plugins.close();
+    }
+    Ok(())
+}
+
+/// Waits for the next request; `None` if the network process has ended.
+fn next(channel: &Channel) -> Result<Option<Vec<u8>>, String> {
+    loop {
+        match channel.receive(MESSAGE_LIMIT) {
+            Ok(Received::Message(bytes, _)) => return Ok(Some(bytes)),
+            Ok(Received::End) => return Ok(None),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => match channel.wait(false, IDLE) {
+                Err(e) if e.kind() != io::ErrorKind::TimedOut => return Err(e.to_string()),
+                _ => {}
+            },
+            Err(e) => return Err(format!("request lost: {e}")),
+        }
+    }
+}
+
+/// Sends a message that must arrive, and waits for a network process that reads slowly.
+fn send(message: &Message) {
+    let Some(channel) = CHANNEL.get() else { return };
+    let mut bytes = serde_json::to_vec(message).unwrap_or_default();
+    if bytes.len() > MESSAGE_LIMIT {
+        let long = Outcome::refused("the answer of the plugins is too long");
+        let short = match message {
+            Message::Processed { id, .. } => {
+                Message::Processed { id: *id, result: Processed::Called(long) }
+            }
+            Message::Answer { id, .. } => Message::Answer { id: *id, outcome: long },
+            Message::Pending { .. } | Message::Line { .. } => return,
+        };
+        bytes = serde_json::to_vec(&short).unwrap_or_default();
+    }
+    while let Err(e) = channel.send(&bytes, &[]) {
+        // If the network process is gone, the next request is the end.
+        if e.kind() != io::ErrorKind::WouldBlock || channel.wait(true, PATIENCE).is_err() {
+            return;
+        }
+    }
+}
+
+/// Sends a line for the log. It is dropped if the network process does not read, because a plugin must not wait for the
+/// log. Takes no locks, because a process that a plugin forked may call it.
+fn line(level: u8, verb: u64, text: String) {
+    let Some(channel) = CHANNEL.get() else { return };
+    let text = text.chars().map(|c| if c.is_control() { '_' } else { c }).collect();
+    if let Ok(bytes) = serde_json::to_vec(&Message::Line { level, verb, text }) {
+        let _ = channel.send(&bytes, &[]);
+    }
+}
+
+struct Host {
+    plugins: Option<PluginSet>,
+    user: Option<String>,
+    group: Option<String>,
+}
+
+impl Host {
+    fn process(&mut self, id: u64, request: Request) -> Processed {
+        let Some(plugins) = &mut self.plugins else {
+            // The network process names files only while it is trusted: once, at the beginning.
+            return match request {
+                Request::Open(request) => self.open(*request),
+                _ => Processed::Failed("plugin host: the first request opens no plugins".into()),
+            };
+        };
+        match request {
+            Request::Open(_) => Processed::Failed("plugin host: the plugins are open".into()),
+            Request::BecomeUser { env } => {
+                match become_user(self.user.as_deref(), self.group.as_deref()) {
+                    Ok(()) => opened(plugins.user_changed(&env), plugins),
+                    Err(reason) => Processed::Failed(reason),
+                }
+            }
+            Request::Reopen { env } => opened(plugins.reopen(&env), plugins),
+            Request::Call(call) => plugins.call(id, *call),
+            Request::Poll { call } => plugins.poll(call),
+            Request::Cancel { call } => {
+                drop(plugins.deferred().remove(call));
+                Processed::Done
+            }
+            Request::EndClient { client } => {
+                plugins.end_client(client);
+                Processed::Done
+            }
+        }
+    }
+
+    fn open(&mut self, mut request: OpenRequest) -> Processed {
+        (self.user, self.group) = (request.user.take(), request.group.take());
+        if let Some(directory) = &request.directory
+            && let Err(e) = std::env::set_current_dir(directory)
+        {
+            return Processed::Failed(format!("cd: cannot enter '{}': {e}", directory.display()));
+        }
+        let plugins = match PluginSet::open(request, line) {
+            Ok(plugins) => plugins,
+            Err(reason) => return Processed::Failed(reason),
+        };
+        // Plugins that fork at their start have done so, without threads that their children would lack.
+        // This fails only for a group leader, which a newly started process is not.
+        let _ = nix::unistd::setsid();
+        let deferred = Arc::clone(plugins.deferred());
+        let print = |text: String| line(2, 1, format!("plugin: {text}"));
+        let started = background::start(deferred, send, print);
+        let plugins = self.plugins.insert(plugins);
+        opened(started.map_err(|e| format!("plugin host: cannot start: {e}")), plugins)
+    }
+}
+
+fn opened(result: Result<(), String>, plugins: &PluginSet) -> Processed {
+    match result {
+        Ok(()) => Processed::Opened { mask: plugins.mask() },
+        Err(reason) => Processed::Failed(reason),
+    }
+}
+
+/// Becomes the configured user, in all threads. Without `user` and `group` the process stays what it is, as openvpn does.
+fn become_user(user: Option<&str>, group: Option<&str>) -> Result<(), String> {
+    if !nix::unistd::geteuid().is_root() {
+        return Ok(());
+    }
+    let user = user.map(find_user).transpose().map_err(|e| e.to_string())?;
+    let group = group.map(find_group).transpose().map_err(|e| e.to_string())?;
+    change_identity(None, group, user.map(|(user, _)| user))
+        .map_err(|e| format!("plugin host: cannot change the user: {e}"))
+}
