@@ -440,9 +440,10 @@ pub(super) fn tls_verify(scenario: &Scenario<'_>) -> Result<String> {
     let mut client = dial(&pair, folder, &configs, scenario.client)?;
     client.wait_for(READY, SETUP_LIMIT).map_err(|f| meanwhile(&f.0, &server))?;
     ping_until(&pair.client, "10.88.0.1".parse().context("an address")?, SOON)?;
-    let left = fs::read_dir(folder)?.filter_map(|entry| Some(entry.ok()?.file_name()));
-    let left: Vec<_> = left.filter(|name| name.to_string_lossy().starts_with("openvpn_")).collect();
-    ensure(left.is_empty(), || format!("files remain: {left:?}"))?;
+    until("the files of the programs are removed", SOON, || {
+        let mut names = fs::read_dir(folder)?.filter_map(|entry| Some(entry.ok()?.file_name()));
+        Ok(!names.any(|name| name.to_string_lossy().starts_with("openvpn_")))
+    })?;
     Ok((*leaf).to_owned())
 }
 
