@@ -379,8 +379,15 @@ impl Module {
         if handle.is_null() {
             return Err(PluginError::Open);
         }
-        let plugin =
-            Plugin { handle, mask, clients: HashMap::new(), calls: 0, crypto: None, module: self };
+        let plugin = Plugin {
+            handle,
+            mask,
+            clients: HashMap::new(),
+            calls: 0,
+            crypto: None,
+            module: self,
+            _args: args,
+        };
         plugin.ready(returned)
     }
 }
@@ -409,6 +416,8 @@ pub struct Plugin {
     /// OpenSSL, if the plugin gets certificates.
     crypto: Option<Crypto>,
     module: Module,
+    /// The arguments of the open function. Plugins such as openvpn-plugin-down-root keep pointers to them.
+    _args: CStrings,
 }
 
 /// The arguments of a call.
@@ -552,6 +561,7 @@ impl Drop for Plugin {
 }
 
 /// A NULL-terminated array of C strings, and the strings.
+#[derive(Debug)]
 struct CStrings {
     /// Keeps the strings.
     _strings: Vec<CString>,

@@ -174,7 +174,7 @@ pub(super) fn calls_and_variables(scenario: &Scenario<'_>) -> Result<String> {
 
 /// The differences between the two programs, and the reason of each.
 fn is_known_difference(line: &str) -> bool {
-    const KNOWN: [&str; 7] = [
+    const KNOWN: [&str; 9] = [
         // adit leaves out OPENVPN_PLUGIN_ENABLE_PF, which openvpn 2.6 no longer calls either.
         "known=",
         // openvpn keeps the names of files that are removed after the check of the password.
@@ -184,6 +184,9 @@ fn is_known_difference(line: &str) -> bool {
         // openvpn's own addresses of the other end, where a server has none.
         " env ifconfig_ipv6_remote=",
         " env ifconfig_pool_local_ip6=",
+        // openvpn sets them only if there are routes.
+        " env route_net_gateway=",
+        " env route_vpn_gateway=",
         // openvpn sets it after the first call.
         "call 0 env redirect_gateway=",
     ];
