@@ -106,8 +106,8 @@ const SCENARIOS: &[(&str, &[Roles], ScenarioFn)] = &[
     ("key-with-password-pkcs8", ADIT_CLIENT, files::key_pkcs8),
     ("key-with-password-traditional", ADIT_CLIENT, files::key_traditional),
     ("user-and-password", ADIT_CLIENT, files::user_and_password),
-    ("login-token", ADIT_CLIENT, logins::token),
-    ("login-password-alone", ADIT_CLIENT, logins::password_alone),
+    ("login-token", ALL, logins::token),
+    ("login-password-alone", ALL, logins::password_alone),
     // openvpn asks a terminal or its management interface.
     ("login-dynamic-challenge", ADIT_CLIENT, logins::dynamic_challenge),
     ("login-static-challenge", ADIT_CLIENT, logins::static_challenge),
