@@ -17,6 +17,7 @@ use super::external::ExternalKey;
 use super::options::{
     ClientCertificates, ClientTlsOptions, CommonTlsOptions, Pem, ServerTlsOptions, TlsVersion,
 };
+use super::secp521r1::SECP521R1;
 use super::trust::{self, Trust};
 use super::{key, pem, suites, weak_rsa};
 
@@ -98,6 +99,8 @@ fn provider(
     warnings: &mut Vec<String>,
 ) -> Result<CryptoProvider, TlsConfigError> {
     let mut provider = default_provider();
+    // Last, because it is the slowest. OpenSSL accepts it by default too.
+    provider.kx_groups.push(SECP521R1);
     let old = suites::choose("tls-cipher", options.tls12_ciphers.as_deref(), false, warnings)?;
     let new = suites::choose("tls-ciphersuites", options.tls13_ciphers.as_deref(), true, warnings)?;
     provider.cipher_suites = new.into_iter().chain(old).collect();

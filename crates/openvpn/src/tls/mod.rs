@@ -19,6 +19,7 @@ mod load;
 mod options;
 mod pem;
 mod revocation;
+mod secp521r1;
 mod self_signed;
 mod session;
 mod suites;

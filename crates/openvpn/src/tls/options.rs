@@ -170,7 +170,7 @@ pub struct CommonTlsOptions {
     /// `tls-ciphersuites`: the same for TLS 1.3.
     pub tls13_ciphers: Option<String>,
     /// `tls-groups` (or `ecdh-curve`), separated by colons. `None` means X25519MLKEM768,
-    /// X25519, secp256r1 and secp384r1.
+    /// X25519, secp256r1, secp384r1 and secp521r1.
     pub groups: Option<String>,
     /// The wall clock for validity periods; the system's if `None`.
     pub time: Option<Arc<dyn TimeProvider>>,

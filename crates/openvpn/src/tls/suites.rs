@@ -4,6 +4,7 @@ use rustls::crypto::aws_lc_rs::{self, kx_group};
 use rustls::{CipherSuite, NamedGroup, SupportedCipherSuite};
 
 use super::error::TlsConfigError;
+use super::secp521r1::SECP521R1;
 
 /// The suites that can be negotiated, as (IANA number, OpenSSL's name, IANA's name).
 pub(super) const SUITES: &[(CipherSuite, &str, &str)] = &[
@@ -47,8 +48,8 @@ pub(super) const SUITES: &[(CipherSuite, &str, &str)] = &[
 ];
 
 /// The groups that `tls-groups` accepts.
-pub const GROUP_NAMES: [&str; 5] =
-    ["X25519MLKEM768", "SecP256r1MLKEM768", "X25519", "secp256r1", "secp384r1"];
+pub const GROUP_NAMES: [&str; 6] =
+    ["X25519MLKEM768", "SecP256r1MLKEM768", "X25519", "secp256r1", "secp384r1", "secp521r1"];
 
 /// Returns the suites of TLS 1.3 and those of TLS 1.2 under OpenVPN's names, most preferred first.
 pub fn suite_names() -> (Vec<String>, Vec<String>) {
@@ -171,6 +172,7 @@ pub(super) fn groups(
             "x25519" => kx_group::X25519,
             "secp256r1" | "prime256v1" | "p-256" => kx_group::SECP256R1,
             "secp384r1" | "p-384" => kx_group::SECP384R1,
+            "secp521r1" | "p-521" => SECP521R1,
             _ => {
                 skipped.push(word);
                 continue;
@@ -184,8 +186,8 @@ pub(super) fn groups(
         return Err(TlsConfigError::new(
             "tls-groups",
             format!(
-                "\"{list}\" names no group that is supported; these are: \
-                 X25519MLKEM768:SecP256r1MLKEM768:X25519:secp256r1:secp384r1"
+                "\"{list}\" names no group that is supported; these are: {}",
+                GROUP_NAMES.join(":")
             ),
         ));
     }

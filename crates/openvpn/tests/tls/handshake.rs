@@ -65,15 +65,31 @@ fn the_hybrid_group_comes_first_and_can_be_chosen_away() {
     );
     let (server, client) = (ca().server("/CN=server"), ca().client("/CN=client"));
     let mut common = options(ca(), Some(&client));
-    common.groups = Some("secp521r1:prime256v1".into());
+    common.groups = Some("brainpoolP256r1:prime256v1".into());
     let tls = client_tls(common);
-    assert!(tls.warnings()[0].contains("secp521r1"), "{:?}", tls.warnings());
+    assert!(tls.warnings()[0].contains("brainpoolP256r1"), "{:?}", tls.warnings());
     let pair = connect(&tls, &server_tls(options(ca(), Some(&server))));
     assert!(
         pair.server.description().ends_with("group secp256r1"),
         "{}",
         pair.server.description()
     );
+}
+
+#[test]
+fn the_largest_curve_is_taken_where_an_end_has_no_other() {
+    let (server, client) = (ca().server("/CN=server"), ca().client("/CN=client"));
+    for version in [TlsVersion::V1_2, TlsVersion::V1_3] {
+        for at_server in [false, true] {
+            let mut ends = [options(ca(), Some(&server)), options(ca(), Some(&client))];
+            ends.iter_mut().for_each(|end| end.max_version = Some(version));
+            ends[usize::from(!at_server)].groups = Some("secp521r1".into());
+            let [server, client] = ends;
+            let pair = connect(&client_tls(client), &server_tls(server));
+            let description = pair.server.description();
+            assert!(description.ends_with("group secp521r1"), "{description}");
+        }
+    }
 }
 
 #[test]
