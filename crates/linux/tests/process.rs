@@ -30,6 +30,7 @@ const SCENES: &[Scene] = &[
     ("the_same_user_with_one_capability", same_user, expect_same_user),
     ("a_missing_capability_is_named", missing, expect_success),
     ("an_unprivileged_process_can_still_shed", unprivileged, expect_success),
+    ("a_root_directory_confines_the_process", rooted, expect_success),
     ("memory_is_locked", locked, expect_locked),
     ("a_low_limit_of_locked_memory_is_named", locked_to_the_limit, expect_success),
     ("secrets_stay_out_of_core_dumps", protected, expect_success),
@@ -210,6 +211,18 @@ fn user_alone() {
 fn expect_user_alone(outcome: Outcome) {
     let gid = privileges::find_user("nobody").unwrap().1.to_string();
     expect_fields(&outcome, &[("Gid", &[gid.as_str(); 4].join(" ")), ("Groups", &gid)]);
+}
+
+fn rooted() {
+    let lost = Privileges { root: Some("/usr/missing".into()), ..nobody() };
+    let error = lost.drop().unwrap_err();
+    assert!(error.to_string().contains("changing the root directory"), "{error}");
+    Privileges { root: Some("/usr".into()), ..nobody() }.drop().unwrap();
+    assert!(fs::metadata("/bin").is_ok_and(|data| data.is_dir()));
+    assert!(fs::metadata("/etc/passwd").is_err() && fs::metadata("/usr/bin").is_err());
+    assert!(fs::metadata("../../../etc/passwd").is_err());
+    assert_eq!(std::env::current_dir().unwrap(), std::path::Path::new("/"));
+    assert!(nix::unistd::chroot("/bin").is_err());
 }
 
 fn another_user_bare() {

@@ -8,6 +8,7 @@ mod forward;
 mod link;
 mod mark;
 mod nftables;
+mod rate_limit;
 mod route;
 mod rule;
 mod watch;

@@ -275,3 +275,19 @@ fn changes_of_links_addresses_and_routes_are_heard() {
         Ok(())
     });
 }
+
+#[test]
+fn a_rate_limit_can_be_set_changed_and_removed() {
+    adit_testbed::needs_root!();
+    let (left, _right) = pair();
+    inside(&left, async |n| {
+        let link = n.link("eth").await?.index;
+        for rate in [100, 1_000_000, 100_000_000] {
+            n.set_rate_limit(link, rate, 1500).await?;
+        }
+        n.remove_rate_limit(link).await?;
+        assert!(n.remove_rate_limit(link).await.is_err(), "there is none");
+        assert!(n.set_rate_limit(u32::MAX >> 1, 1000, 1500).await.is_err());
+        Ok(())
+    });
+}

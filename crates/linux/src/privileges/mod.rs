@@ -14,6 +14,7 @@ pub use seccomp::{Profile, Violation, apply as apply_seccomp, confine_worker};
 use std::collections::HashSet;
 use std::fmt;
 use std::io;
+use std::path::PathBuf;
 
 use caps::CapSet;
 use nix::sys::prctl;
@@ -37,6 +38,9 @@ pub struct Privileges {
     /// The capabilities to keep (for example `CAP_NET_ADMIN` to change routes). All others are dropped, including from
     /// the bounding set, so that no program started later regains them.
     pub keep: Vec<Capability>,
+    /// The directory that becomes the root directory and the working directory. It confines the process only if `user`
+    /// changes or no capability remains, as `chroot(2)` says.
+    pub root: Option<PathBuf>,
     /// Whether to keep all memory, now and later, out of swap.
     pub lock_memory: bool,
     /// The system calls to allow, and the effect of any other call.
@@ -180,6 +184,10 @@ impl Privileges {
         let could_bound = permitted.contains(&Capability::CAP_SETPCAP);
         if could_bound {
             drop_bounding(&keep)?;
+        }
+        if let Some(root) = &self.root {
+            step("changing the root directory", nix::unistd::chroot(root))?;
+            step("changing to the root directory", nix::unistd::chdir("/"))?;
         }
         let with_parent = ParentDeath::read()?;
         self.change_user(group, !keep.is_empty())?;

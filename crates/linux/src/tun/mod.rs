@@ -13,9 +13,11 @@ use rustix::fs::{Mode, OFlags};
 
 mod flow_queues;
 mod parts;
+mod persistent;
 
 use flow_queues::FlowQueues;
 pub use parts::TunParts;
+pub use persistent::{make_persistent, remove_persistent};
 
 /// Length of the header before each packet (`virtio_net_hdr` without `num_buffers`).
 pub const VNET_LEN: usize = 10;

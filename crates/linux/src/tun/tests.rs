@@ -384,3 +384,28 @@ fn errors_say_what_to_do() {
     remove(&ns, first);
     open("adit0", TunMode::Tap).unwrap();
 }
+
+#[test]
+fn a_persistent_device_stays_until_it_is_removed() {
+    let ns = NetNs::unnamed().unwrap();
+    for (name, mode) in [("tun7", TunMode::Tun), ("office", TunMode::Tap)] {
+        let made = ns.run(|| make_persistent(name, mode, Some(65534), Some(65534))).unwrap();
+        assert_eq!(made.unwrap(), name);
+        let exists = || ns.configure(async |net| net.link(name).await).unwrap().is_ok();
+        assert!(exists(), "nobody has it open");
+        assert_eq!(ns.run(|| remove_persistent(name, mode)).unwrap().unwrap(), name);
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while exists() {
+            assert!(Instant::now() < deadline, "{name} still exists");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    let numbered = ns.run(|| make_persistent("tun", TunMode::Tun, None, None)).unwrap().unwrap();
+    assert_eq!(numbered, "tun0");
+    let other = ns.run(|| remove_persistent("tun0", TunMode::Tap)).unwrap();
+    assert!(matches!(other, Err(TunError::OtherKind(_))), "{other:?}");
+    assert!(matches!(
+        ns.run(|| make_persistent("a/b", TunMode::Tun, None, None)).unwrap(),
+        Err(TunError::BadName(_))
+    ));
+}

@@ -135,6 +135,7 @@ impl UdpSocket {
         }
         let gro = options.gro && send::set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, 1).is_ok();
         let v6 = local.is_ipv6();
+        set_fragmentation(&socket, v6, options)?;
         Ok(Self { socket, local, v6, gro, fragmentation: options.fragmentation })
     }
 
