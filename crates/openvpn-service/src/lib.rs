@@ -25,6 +25,7 @@ use adit_openvpn::tls::ServerTls;
 use tokio::sync::{mpsc, oneshot};
 
 pub use adit_dataplane::{Relay, StreamOptions};
+use adit_linux::udp::Fragmentation;
 pub use log_events::EventLog;
 pub use service::{Service, server_drops, tun_report};
 pub use sessions::{Session, Sessions};
@@ -106,6 +107,8 @@ pub struct SocketTuning {
     pub receive_buffer: Option<usize>,
     /// `sndbuf`, in bytes; `None` selects adit's default.
     pub send_buffer: Option<usize>,
+    /// `mtu-disc`: fragmentation of the datagrams sent.
+    pub fragmentation: Fragmentation,
     /// The limits and options of TCP connections.
     pub streams: StreamOptions,
 }

@@ -21,6 +21,7 @@ pub(super) fn bind(listener: &Listener, options: &Options) -> Result<Vec<UdpSock
     udp.device.clone_from(&tuning.device);
     udp.recv_buffer = tuning.receive_buffer.unwrap_or(udp.recv_buffer);
     udp.send_buffer = tuning.send_buffer.unwrap_or(udp.send_buffer);
+    udp.fragmentation = tuning.fragmentation;
     let group = sockets::udp_group(&udp, options.workers)
         .map_err(|e| unbound(Transport::Udp, listener, tuning, &e))?;
     if let Err(e) = steer(&group, &SENDER) {

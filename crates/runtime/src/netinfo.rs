@@ -154,6 +154,84 @@ fn parse_gateway6(text: &str, address: Ipv6Addr, except: &str) -> Option<Ipv6Add
     Some(if gateway.is_unspecified() { address } else { gateway })
 }
 
+/// The gateway of a default route.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gateway {
+    /// The gateway.
+    pub address: IpAddr,
+    /// The netmask of this host's address in the gateway's IPv4 network.
+    pub netmask: Option<Ipv4Addr>,
+    /// The interface.
+    pub interface: String,
+    /// The interface's hardware address, if it has one.
+    pub mac: Option<String>,
+}
+
+/// Returns the gateways of the default routes with the lowest metric, for IPv4 and IPv6.
+pub fn default_gateways() -> [Option<Gateway>; 2] {
+    let read = |file| fs::read_to_string(file).unwrap_or_default();
+    let v4 = default_gateway4(&read("/proc/net/route")).map(|(address, interface)| Gateway {
+        address: address.into(),
+        netmask: netmask_towards(address),
+        mac: hardware_address(&interface),
+        interface,
+    });
+    let v6 = default_gateway6(&read("/proc/net/ipv6_route")).map(|(address, interface)| Gateway {
+        address: address.into(),
+        netmask: None,
+        // openvpn shows it for IPv4 only.
+        mac: None,
+        interface,
+    });
+    [v4, v6]
+}
+
+fn hardware_address(interface: &str) -> Option<String> {
+    let mac = fs::read_to_string(format!("/sys/class/net/{interface}/address")).ok()?;
+    Some(mac.trim().to_owned()).filter(|mac| mac.len() == 17 && mac != "00:00:00:00:00:00")
+}
+
+/// Returns the netmask of the interface's network that contains an address.
+fn netmask_towards(address: Ipv4Addr) -> Option<Ipv4Addr> {
+    nix::ifaddrs::getifaddrs().ok()?.find_map(|interface| {
+        let (own, mask) = (interface.address?, interface.netmask?);
+        let (own, mask) = (own.as_sockaddr_in()?.ip(), mask.as_sockaddr_in()?.ip());
+        let net = Ipv4Net::with_netmask(own, mask).ok()?;
+        net.contains(&address).then_some(mask)
+    })
+}
+
+/// Returns the gateway and the interface of the best default route in `/proc/net/route`.
+fn default_gateway4(text: &str) -> Option<(Ipv4Addr, String)> {
+    let hex = |field: &str| u32::from_str_radix(field, 16).ok();
+    let routes = text.lines().skip(1).filter_map(|line| {
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        let [interface, to, gateway, _, _, _, metric, mask, ..] = fields.as_slice() else {
+            return None;
+        };
+        let gateway = hex(gateway)?;
+        let default = hex(to)? == 0 && hex(mask)? == 0 && gateway != 0;
+        let gateway = Ipv4Addr::from(gateway.to_ne_bytes());
+        default.then_some((metric.parse::<u32>().ok()?, gateway, (*interface).to_owned()))
+    });
+    routes.min_by_key(|(metric, ..)| *metric).map(|(_, gateway, interface)| (gateway, interface))
+}
+
+/// Returns the gateway and the interface of the best default route in `/proc/net/ipv6_route`.
+fn default_gateway6(text: &str) -> Option<(Ipv6Addr, String)> {
+    let hex = |field: &str| u128::from_str_radix(field, 16).ok();
+    let routes = text.lines().filter_map(|line| {
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        let [to, bits, _, _, gateway, metric, .., interface] = fields.as_slice() else {
+            return None;
+        };
+        let gateway = hex(gateway)?;
+        let default = hex(to)? == 0 && hex(bits)? == 0 && gateway != 0;
+        default.then_some((hex(metric)?, Ipv6Addr::from(gateway), (*interface).to_owned()))
+    });
+    routes.min_by_key(|(metric, ..)| *metric).map(|(_, gateway, interface)| (gateway, interface))
+}
+
 /// Returns whether the kernel supports IPv6.
 pub fn has_ipv6() -> bool {
     let off = fs::read_to_string("/proc/sys/net/ipv6/conf/all/disable_ipv6");
@@ -236,6 +314,26 @@ mod tests {
         assert_eq!(parse_gateway6(&text, far, "eth0"), None);
         let near = "2001:db8::1".parse().unwrap();
         assert_eq!(parse_gateway6(&text, near, "tun0"), Some(near));
+    }
+
+    #[test]
+    fn the_default_route_with_the_lowest_metric_names_the_gateway() {
+        let four = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\n\
+            wlan0\t00000000\t0102A8C0\t0003\t0\t0\t600\t00000000\t0\n\
+            eth0\t00000000\t0103A8C0\t0003\t0\t0\t100\t00000000\t0\n\
+            tun0\t00000000\t00000000\t0001\t0\t0\t0\t00000000\t0\n\
+            eth0\t0003A8C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\n";
+        let gateway = (Ipv4Addr::new(192, 168, 3, 1), "eth0".to_owned());
+        assert_eq!(default_gateway4(four), Some(gateway));
+        let any = "00000000000000000000000000000000 00";
+        let six = format!(
+            "{any} {any} 00000000000000000000000000000000 ffffffff 1 0 200200 lo\n\
+             {any} {any} fd000000000000000000000000000001 00000400 3 0 3 eth0\n"
+        );
+        assert_eq!(default_gateway6(&six), Some(("fd00::1".parse().unwrap(), "eth0".to_owned())));
+        for text in ["", "x", "a b c d e f g h i j k", "Iface\nx 0 0 0 0 0 0"] {
+            assert_eq!((default_gateway4(text), default_gateway6(text)), (None, None), "{text}");
+        }
     }
 
     #[test]

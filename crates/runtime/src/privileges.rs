@@ -1,10 +1,13 @@
 //! Drops privileges, so that the network process runs as a separate user without capabilities.
 
+use std::path::PathBuf;
+
 use adit_linux::privileges::{
     self, Capability, PrivilegeError, Privileges, Profile, Violation, find_group, find_user,
 };
 
 use crate::fault::Fault;
+use crate::helper::files;
 use crate::say;
 
 /// The system user that packages create, and the one that every system has.
@@ -17,6 +20,8 @@ pub struct PrivilegeOptions {
     pub user: Option<String>,
     /// The group, or `None` for the user's own.
     pub group: Option<String>,
+    /// `chroot`.
+    pub root: Option<PathBuf>,
     /// `mlock`.
     pub lock_memory: bool,
 }
@@ -48,6 +53,7 @@ pub fn drop(
         if kept.contains(&Capability::CAP_NET_RAW) { Profile::Bridge } else { Profile::Daemon };
     let mut privileges = Privileges {
         keep: kept.clone(),
+        root: wanted.root.clone(),
         lock_memory: wanted.lock_memory,
         seccomp: Some((profile, Violation::Refuse)),
         ..Privileges::default()
@@ -59,6 +65,9 @@ pub fn drop(
         tracing::warn!("not started as root: 'user' and 'group' have no effect");
     }
     privileges.drop().map_err(|e| Fault::environment(e.to_string()))?;
+    if wanted.root.is_some() {
+        files::leave_to_helper();
+    }
     Ok(dropped)
 }
 

@@ -152,6 +152,7 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
             .map_err(|e| Fault::environment(format!("cannot watch the data plane: {e}")))?;
         let settings = sockets.dial_settings();
         let resolver = OutsideResolver::by(settings.mark, settings.device.clone());
+        let book = AddressBook::saved_addresses().persistent(settings.persist_remote);
         let timer = BootTimer::new()
             .map_err(|e| Fault::environment(format!("cannot make a timer: {e}")))?;
         Ok(Self {
@@ -166,7 +167,7 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
             connect_to: None,
             connect_limit: Duration::ZERO,
             proxy_target: None,
-            book: AddressBook::saved_addresses(),
+            book,
             dialled_last: None,
             resolver,
             lookup: None,

@@ -1,7 +1,7 @@
 //! Name resolution, and the known addresses of each target.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -55,6 +55,8 @@ impl Drop for Lookup {
 #[derive(Debug, Default)]
 pub struct AddressBook {
     known: HashMap<Target, Entry>,
+    /// `persist-remote-ip`: an address that worked is dialled again without a look-up.
+    persistent: bool,
 }
 
 #[derive(Debug, Default)]
@@ -77,7 +79,49 @@ pub struct CachedAddresses {
 /// takes them over.
 static WORKED: Mutex<Vec<(Target, Vec<SocketAddr>)>> = Mutex::new(Vec::new());
 
+/// The addresses of names that were looked up when the program started.
+static EARLY: Mutex<Vec<(Target, Vec<SocketAddr>)>> = Mutex::new(Vec::new());
+
 impl AddressBook {
+    /// Looks up the names of these targets and waits for the answers, for a process that cannot do so later or does not
+    /// want to. A name that is not found keeps its former addresses. Returns a line for the log for each such name.
+    pub fn preresolve(targets: &[Target]) -> Vec<String> {
+        let mut problems = Vec::new();
+        for target in targets.iter().take(TARGET_LIMIT) {
+            if target.host.parse::<IpAddr>().is_ok() {
+                continue;
+            }
+            let found = (target.host.as_str(), target.port).to_socket_addrs();
+            let fitting = found.map(|found| {
+                let fitting = found.filter(|address| matches(target.family, &address.ip()));
+                fitting.take(ADDRESS_LIMIT).collect::<Vec<_>>()
+            });
+            let problem = match fitting {
+                Ok(fitting) if !fitting.is_empty() => {
+                    let mut early = EARLY.lock().unwrap_or_else(PoisonError::into_inner);
+                    early.retain(|(other, _)| other != target);
+                    early.push((target.clone(), fitting));
+                    let excess = early.len().saturating_sub(TARGET_LIMIT);
+                    early.drain(..excess);
+                    continue;
+                }
+                Ok(_) => format!("it has no {} address", family_name(target.family)),
+                Err(e) => e.to_string(),
+            };
+            problems.push(format!(
+                "RESOLVE: Cannot resolve host address: {}:{} ({problem})",
+                target.host, target.port
+            ));
+        }
+        problems
+    }
+
+    /// Chooses whether an address that worked is dialled again without a look-up (`persist-remote-ip`).
+    #[must_use]
+    pub fn persistent(self, persistent: bool) -> Self {
+        Self { persistent, ..self }
+    }
+
     /// Creates a book with the addresses that worked in this process.
     pub fn saved_addresses() -> Self {
         let worked = WORKED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -86,7 +130,15 @@ impl AddressBook {
             // The name is looked up first, because the server may have moved in the meantime.
             (target.clone(), Entry { used: addresses.len(), addresses, worked: true })
         };
-        Self { known: worked.iter().map(entry).collect() }
+        let early = EARLY.lock().unwrap_or_else(PoisonError::into_inner);
+        let fresh = |(target, addresses): &(Target, Vec<SocketAddr>)| {
+            let addresses = addresses.clone();
+            (target.clone(), Entry { addresses, used: 0, worked: false })
+        };
+        let mut known: HashMap<_, _> = worked.iter().map(entry).collect();
+        // No look-up comes before the first attempt at these.
+        known.extend(early.iter().map(fresh));
+        Self { known, persistent: false }
     }
 
     /// Saves a target's addresses for [`Self::saved_addresses`].
@@ -132,7 +184,11 @@ impl AddressBook {
         if let Some(entry) = self.known.get_mut(target) {
             entry.addresses.retain(|other| *other != address);
             entry.addresses.insert(0, address);
-            entry.worked = true;
+            if self.persistent {
+                entry.used = 0;
+            } else {
+                entry.worked = true;
+            }
         }
     }
 
@@ -302,6 +358,32 @@ mod tests {
             CachedAddresses { addresses: vec![addresses[1], addresses[0]], worked: true }
         );
         assert!(!book.remembered(&target).worked);
+    }
+
+    #[test]
+    fn a_persistent_address_is_dialled_again_without_a_look_up() {
+        let target = target("persists.invalid", Family::Any);
+        let addresses: Vec<SocketAddr> =
+            ["192.0.2.1:1194", "192.0.2.2:1194"].map(|text| text.parse().unwrap()).into();
+        let mut book = AddressBook::default().persistent(true);
+        book.learn(&target, addresses.clone());
+        book.worked(&target, addresses[1]);
+        assert_eq!(book.next(&target), Some(addresses[1]));
+        assert_eq!(book.next(&target), Some(addresses[0]), "it may be gone");
+        assert_eq!(book.next(&target), None, "then the name is looked up");
+    }
+
+    #[test]
+    fn names_that_are_looked_up_early_are_dialled_without_another_look_up() {
+        let early = target("localhost", Family::V4);
+        let missing = target("missing.invalid", Family::V4);
+        let literal = target("192.0.2.9", Family::V4);
+        let problems = AddressBook::preresolve(&[early.clone(), missing.clone(), literal.clone()]);
+        assert_eq!(problems.len(), 1);
+        assert!(problems[0].contains("missing.invalid"), "{problems:?}");
+        let mut book = AddressBook::saved_addresses();
+        assert_eq!(book.next(&early), Some(([127, 0, 0, 1], early.port).into()));
+        assert_eq!((book.next(&missing), book.next(&literal)), (None, None));
     }
 
     #[test]

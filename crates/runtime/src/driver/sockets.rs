@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use adit_engine::{Link, SocketId, Transport};
 use adit_linux::tcp::{TcpConnectOptions, TcpListener};
-use adit_linux::udp::{UdpOptions, UdpSocket};
+use adit_linux::udp::{Fragmentation, UdpOptions, UdpSocket};
 use nix::errno::Errno;
 
 use super::{Backend, FIRST_DIALLED, ResolveRetry};
@@ -44,6 +44,10 @@ pub struct DialSettings {
     pub send_buffer: Option<usize>,
     /// Whether to receive trains in one call.
     pub gro: bool,
+    /// `mtu-disc`: fragmentation of the datagrams sent.
+    pub fragmentation: Fragmentation,
+    /// `persist-remote-ip`: dial the address that worked before its name is looked up again.
+    pub persist_remote: bool,
     /// `resolv-retry`.
     pub resolve_retry: ResolveRetry,
     /// Whether streams are bound to `local` and `lport` too.
@@ -67,6 +71,8 @@ impl Default for DialSettings {
             receive_buffer: None,
             send_buffer: None,
             gro: true,
+            fragmentation: Fragmentation::default(),
+            persist_remote: false,
             resolve_retry: ResolveRetry::Forever,
             bind_streams: false,
             connect_timeout: Duration::from_secs(120),
@@ -225,6 +231,7 @@ impl Sockets {
         options.device = device;
         options.gro = self.settings.gro;
         options.icmp_errors = true;
+        options.fragmentation = self.settings.fragmentation;
         options.recv_buffer = self.settings.receive_buffer.unwrap_or(options.recv_buffer);
         options.send_buffer = self.settings.send_buffer.unwrap_or(options.send_buffer);
         if local.port() != 0 {

@@ -5,15 +5,32 @@ use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use super::protocol::WriteMode;
 use super::protocol::{Answer, Problem, Request};
 use super::{current, root_files};
 use crate::fault::Fault;
 
+/// Whether this process has another root directory than its helper, so that paths mean other files in it.
+static IN_ROOT: AtomicBool = AtomicBool::new(false);
+
+/// Leaves all files to the helper from now on, because this process has changed its root directory.
+pub(crate) fn leave_to_helper() {
+    IN_ROOT.store(true, Ordering::Relaxed);
+}
+
+/// Opens something in this process, which may lack the permission.
+fn here<T>(open: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    if IN_ROOT.load(Ordering::Relaxed) {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    open()
+}
+
 /// Opens a file for reading.
 pub fn open(path: &Path) -> io::Result<File> {
-    match File::open(path) {
+    match here(|| File::open(path)) {
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => match current() {
             Some(helper) => one(helper.call(Request::Read(path.to_owned()), &[])),
             None => Err(e),
@@ -31,7 +48,7 @@ pub fn contents(path: &Path) -> io::Result<Vec<u8>> {
 
 /// Does the same as [`open`], but without waiting for the other end of a pipe.
 pub fn open_at_once(path: &Path) -> io::Result<File> {
-    match root_files::read(path) {
+    match here(|| root_files::read(path)) {
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => match current() {
             Some(helper) => one(helper.call(Request::Read(path.to_owned()), &[])),
             None => Err(e),
@@ -42,7 +59,7 @@ pub fn open_at_once(path: &Path) -> io::Result<File> {
 
 /// Returns the size, times and inode of a file.
 pub fn metadata(path: &Path) -> io::Result<fs::Metadata> {
-    match fs::metadata(path) {
+    match here(|| fs::metadata(path)) {
         // The file is in a directory that this user cannot access.
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => open(path)?.metadata(),
         data => data,
@@ -51,7 +68,7 @@ pub fn metadata(path: &Path) -> io::Result<fs::Metadata> {
 
 /// Returns the names in a directory.
 pub fn list(path: &Path) -> io::Result<Vec<String>> {
-    match root_files::list(path) {
+    match here(|| root_files::list(path)) {
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => match current() {
             Some(helper) => match helper.call(Request::List(path.to_owned()), &[])?.0 {
                 Answer::Names(names) => Ok(names),

@@ -43,6 +43,8 @@ pub struct Host {
     pub(super) ethernet: bool,
     /// Whether we created the device with several queues.
     flow_queues: bool,
+    /// Whether the device's rate is limited. A device that another program created outlives the tunnel.
+    limited: bool,
     changes: Vec<Change>,
     plan: Option<HostPlan>,
     /// The routes to the outside world from before the plan.
@@ -92,6 +94,7 @@ impl Host {
             device: None,
             ethernet: device.is_ethernet(),
             flow_queues: false,
+            limited: false,
             changes: Vec::new(),
             plan: None,
             outside: OutsideRoutes::default(),
@@ -261,6 +264,13 @@ impl Host {
             // The device also works with the default qdisc.
             let _ = self.net.set_no_qdisc(index).await;
         }
+        if let Some(rate) = plan.rate {
+            self.net.set_rate_limit(index, rate, plan.mtu).await.map_err(|e| {
+                Fault::environment(format!("shaper: {e}: load the kernel's module sch_tbf"))
+            })?;
+            say!(1, "Output Traffic Shaping initialized at {rate} bytes per second");
+            self.limited = true;
+        }
         say!(3, "net_iface_up: set {name} up");
         self.net.set_up(index).await.map_err(failed)?;
         for local in &plan.addresses {
@@ -419,6 +429,10 @@ impl Host {
     /// after a change of user the process may lack the privileges to undo them. A kill switch stays.
     pub async fn close(mut self) {
         let Some((_, index)) = self.device else { return };
+        if std::mem::take(&mut self.limited) {
+            // After a change of user, the right may be missing.
+            let _ = self.net.remove_rate_limit(index).await;
+        }
         self.dns.undo().await;
         say!(1, "Closing TUN/TAP interface");
         while let Some(change) = self.changes.pop() {
@@ -529,6 +543,7 @@ pub(super) fn kernel_route(route: &KernelRoute, index: u32) -> Option<Route> {
     };
     wanted.link = link;
     wanted.metric = route.metric;
+    wanted.table = route.table;
     Some(wanted)
 }
 
@@ -537,7 +552,8 @@ fn line(route: &Route, dev: Option<&str>) -> String {
     let via = route.via.map(|gateway| format!(" via {gateway}")).unwrap_or_default();
     let dev = dev.map(|dev| format!(" dev {dev}")).unwrap_or_default();
     let metric = route.metric.map(|metric| format!(" metric {metric}")).unwrap_or_default();
-    format!("{}{via}{dev}{metric}", route.to)
+    let table = route.table.map(|table| format!(" table {table}")).unwrap_or_default();
+    format!("{}{via}{dev}{metric}{table}", route.to)
 }
 
 pub(super) fn family(net: &IpNet) -> &'static str {

@@ -26,6 +26,8 @@ pub struct HostPlan {
     pub mac: Option<[u8; 6]>,
     /// `txqueuelen`, or `None` for our default (1000): room for a whole train.
     pub tx_queue_len: Option<u32>,
+    /// `shaper`: the maximum rate of packets into the tunnel, in bytes a second.
+    pub rate: Option<u32>,
     /// The addresses of the device with their networks. Empty with `ifconfig-noexec`.
     pub addresses: Vec<IpNet>,
     /// The other end's address, which becomes the peer of the device's IPv4 address. In this case the device's address
@@ -33,6 +35,8 @@ pub struct HostPlan {
     pub far4: Option<std::net::Ipv4Addr>,
     /// The routes. Empty with `route-noexec`.
     pub routes: Vec<PlannedRoute>,
+    /// `route-table`: the routing table of [`Self::routes`], or `None` for the main one.
+    pub table: Option<u32>,
     /// `redirect-gateway`.
     pub redirect: Option<Redirect>,
     /// The server's address outside the tunnel. It must stay reachable through the old gateway.
@@ -93,9 +97,11 @@ impl Default for HostPlan {
             mtu: 1500,
             mac: None,
             tx_queue_len: None,
+            rate: None,
             addresses: Vec::new(),
             far4: None,
             routes: Vec::new(),
+            table: None,
             redirect: None,
             remote: None,
             policy: false,

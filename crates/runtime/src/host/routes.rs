@@ -41,6 +41,8 @@ pub struct KernelRoute {
     pub through: RouteInterface,
     /// The priority, or `None` for the kernel's default.
     pub metric: Option<u32>,
+    /// The routing table, or `None` for the main one.
+    pub table: Option<u32>,
 }
 
 /// The interface of a [`KernelRoute`].
@@ -122,7 +124,8 @@ pub fn expand(
                 }
             },
         };
-        routes.push(KernelRoute { net: route.net, gateway, through, metric: route.metric });
+        let (net, metric, table) = (route.net, route.metric, plan.table);
+        routes.push(KernelRoute { net, gateway, through, metric, table });
     }
     (routes, notes)
 }
@@ -168,6 +171,7 @@ fn keep_server_reachable(
             gateway: hop.gateway,
             through: RouteInterface::Interface(hop.interface),
             metric: None,
+            table: None,
         }),
         None => notes.push(format!(
             "the server {remote} has no route outside the tunnel; redirect-gateway may cut it off"
@@ -186,6 +190,7 @@ fn block_local(redirect: &Redirect, outside: &OutsideRoutes, routes: &mut Vec<Ke
                 gateway: None,
                 through: RouteInterface::Interface(hop.interface),
                 metric: None,
+                table: None,
             });
         }
     }
@@ -200,6 +205,7 @@ fn block_local(redirect: &Redirect, outside: &OutsideRoutes, routes: &mut Vec<Ke
                 gateway,
                 through: RouteInterface::Tunnel,
                 metric: None,
+                table: None,
             });
         }
     }
@@ -226,7 +232,8 @@ fn split_default_route(
     ];
     let mut add = |net: IpNet| {
         let gateway = gateway_of(redirect, &net);
-        routes.push(KernelRoute { net, gateway, through: RouteInterface::Tunnel, metric: None });
+        let through = RouteInterface::Tunnel;
+        routes.push(KernelRoute { net, gateway, through, metric: None, table: None });
     };
     if redirect.ipv4 {
         V4.iter().for_each(|&(address, len)| add(Ipv4Net::new_assert(address, len).into()));
@@ -332,6 +339,26 @@ mod tests {
         // A family that policy routing does not capture has its routes in the main table.
         let six = HostPlan { remote: Some("[2001:db8::7]:1".parse().unwrap()), ..by_rules };
         assert_eq!(nets(&six), ["198.51.100.0/25", "203.0.113.0/24", "2001:db8::/32"]);
+    }
+
+    #[test]
+    fn the_configured_table_is_for_the_routes_and_not_for_redirecting() {
+        let route = |net: &str| PlannedRoute {
+            net: net.parse().unwrap(),
+            via: Via::Tunnel(None),
+            metric: None,
+        };
+        let plan = HostPlan {
+            routes: vec![route("203.0.113.0/24"), route("2001:db8::/32")],
+            table: Some(300),
+            ..plan("def1")
+        };
+        let tables: Vec<_> = expand(&plan, &outside(), false)
+            .0
+            .iter()
+            .map(|route| (route.net.prefix_len(), route.table))
+            .collect();
+        assert_eq!(tables, [(32, None), (1, None), (1, None), (24, Some(300)), (32, Some(300))]);
     }
 
     #[test]
