@@ -30,7 +30,12 @@ impl AddressLimiter<RandomState> {
     // networks share a bucket, and an attacker must not be able to predict that.
     /// Creates buckets with this capacity each.
     pub(crate) fn new(burst: u32) -> Self {
-        Self { shelves: NONE, hasher: RandomState::new(), rate: Rate::new(burst.into(), REFILL) }
+        Self::with_rate(Rate::new(burst.into(), REFILL))
+    }
+
+    /// Creates buckets of this rate each.
+    pub(crate) fn with_rate(rate: Rate) -> Self {
+        Self { shelves: NONE, hasher: RandomState::new(), rate }
     }
 }
 

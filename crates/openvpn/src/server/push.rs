@@ -8,6 +8,7 @@ use super::config::{Network4, ServerConfig, Topology};
 use super::pool::Lease;
 use crate::data_format::Framing;
 use crate::negotiate::{IvProto, PeerInfo, PushTooLong, build_push_reply};
+use crate::session::Settings;
 
 /// The client for which options are generated.
 pub(super) struct Recipient<'a> {
@@ -187,5 +188,24 @@ pub(super) fn framing(config: &ServerConfig, compressed: bool, client: &PeerInfo
         (false, _) => Framing::None,
         (true, Some("1")) => Framing::StubV2,
         (true, _) => Framing::LzoStub,
+    }
+}
+
+/// Returns whether a client cannot derive keys as the server requires (`force-tls-key-material-export`).
+pub(super) fn lacks_exporter(settings: &Settings, proto: IvProto) -> bool {
+    settings.force_exporter && !proto.has(IvProto::TLS_EKM)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_server_that_requires_the_exporter_refuses_clients_without_it() {
+        let forced = Settings { force_exporter: true, ..Settings::default() };
+        let old = IvProto(IvProto::DATA_V2.0 | IvProto::REQUEST_PUSH.0);
+        assert!(lacks_exporter(&forced, old));
+        assert!(!lacks_exporter(&forced, IvProto::ours(true)));
+        assert!(!lacks_exporter(&Settings::default(), old));
     }
 }

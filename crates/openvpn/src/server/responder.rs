@@ -14,14 +14,14 @@
 
 use std::net::IpAddr;
 
-use adit_engine::{Instant, Link, Random, UnixTime};
+use adit_engine::{Instant, Link, Random, Rate, TokenBucket, UnixTime};
 
 use super::address_limiter::AddressLimiter;
 use super::cookie::Cookies;
 use super::half_open::HalfOpen;
 use super::start_budget::{StartBudget, UsedCookies};
 use crate::packet::{Acks, Control, Opcode, SessionId};
-use crate::session::{RESEND_WRAPPED_KEY, Settings};
+use crate::session::{Frequency, RESEND_WRAPPED_KEY, Settings};
 use crate::wrap::{FirstPacket, WrapError, WrapServer, Wrapper};
 
 /// The number of bad packets from one network that are checked in a burst, and in 10 s.
@@ -69,7 +69,13 @@ pub(crate) struct Responder {
     beyond: u32,
     answers: AddressLimiter,
     starts: StartBudget,
+    /// `connect-freq`: a limit to all starts together, which the operator may set in addition.
+    frequency: Option<(TokenBucket, Rate)>,
     used: UsedCookies,
+}
+
+fn rate(frequency: Frequency) -> Rate {
+    Rate::new(frequency.count.into(), frequency.period)
 }
 
 impl Responder {
@@ -87,8 +93,12 @@ impl Responder {
             half_open: HalfOpen::new(settings.hand_window),
             bad_packets: AddressLimiter::new(BAD_PACKETS),
             beyond: 0,
-            answers: AddressLimiter::new(ANSWERS),
+            answers: match settings.connect_freq_initial {
+                Some(frequency) => AddressLimiter::with_rate(rate(frequency)),
+                None => AddressLimiter::new(ANSWERS),
+            },
             starts: StartBudget::new(),
+            frequency: settings.connect_freq.map(|frequency| (TokenBucket::new(), rate(frequency))),
         })
     }
 
@@ -155,8 +165,17 @@ impl Responder {
         if !self.starts.start(now, address) {
             return Err(Refused::StartsUsedUp);
         }
+        if let Some((bucket, rate)) = &self.frequency
+            && bucket.take_whole(now, *rate).is_err()
+        {
+            self.starts.refund(address);
+            return Err(Refused::StartsUsedUp);
+        }
         if !room() {
             self.starts.refund(address);
+            if let Some((bucket, rate)) = &self.frequency {
+                bucket.refund(*rate);
+            }
             return Err(Refused::NoRoom);
         }
         Ok(())
@@ -282,6 +301,8 @@ impl Responder {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::keys::StaticKey;
     use crate::wrap::WrapConfig;
@@ -378,5 +399,36 @@ mod tests {
         assert!((0..1000).all(|_| begin(false) == Some(Refused::NoRoom)));
         assert!((0..500).all(|_| begin(true).is_none()));
         assert_eq!(begin(true), Some(Refused::StartsUsedUp));
+    }
+
+    fn limited(settings: Settings) -> Responder {
+        Responder::new(&settings, false, &mut Random::new([1; 32])).expect("a responder")
+    }
+
+    #[test]
+    fn the_operators_frequency_is_for_all_networks_together() {
+        let frequency = Frequency { count: 3, period: Duration::from_secs(30) };
+        let mut r = limited(Settings { connect_freq: Some(frequency), ..Settings::default() });
+        let packet = reset(&WrapConfig::None, 7);
+        let mut begin = |seconds, n, room| {
+            let (now, unix) = (NOW + Duration::from_secs(seconds), UnixTime(1));
+            r.stream_reset(now, unix, link(n), &mut packet.clone(), || room).err()
+        };
+        assert!((0..9).all(|n| begin(0, n, false) == Some(Refused::NoRoom)), "it costs nothing");
+        assert!((1..4).all(|n| begin(0, n, true).is_none()));
+        assert_eq!(begin(0, 4, true), Some(Refused::StartsUsedUp));
+        assert_eq!(begin(10, 5, true), None, "a third of the time is a third of the starts");
+        assert_eq!(begin(10, 5, true), Some(Refused::StartsUsedUp));
+    }
+
+    #[test]
+    fn the_operators_frequency_of_answers_is_for_each_network() {
+        let frequency = Frequency { count: 2, period: Duration::from_secs(10) };
+        let settings = Settings { connect_freq_initial: Some(frequency), ..Settings::default() };
+        let mut r = limited(settings);
+        let packet = reset(&WrapConfig::None, 7);
+        assert!((0..2).all(|_| answer(&mut r, 1, &packet).is_ok()));
+        assert_eq!(answer(&mut r, 1, &packet), Err(Refused::AnswersUsedUp));
+        assert!(answer(&mut r, 2, &packet).is_ok(), "another network");
     }
 }

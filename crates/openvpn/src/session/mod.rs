@@ -25,4 +25,4 @@ pub(crate) use key_negotiation::Event;
 use packet_sizes::PacketSizes;
 pub use packet_sizes::PathReport;
 use rekey_schedule::RekeySchedule;
-pub use settings::{Fragment, Limits, Mssfix, Renegotiation, Settings};
+pub use settings::{Fragment, Frequency, Limits, Mssfix, Renegotiation, Settings};

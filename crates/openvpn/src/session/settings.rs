@@ -106,6 +106,23 @@ pub struct Settings {
     pub peer_info: Vec<(String, String)>,
     /// `push-peer-info`: also send information that negotiation does not need.
     pub push_peer_info: bool,
+    /// `force-tls-key-material-export` of a server: clients must derive data keys with the TLS exporter.
+    pub force_exporter: bool,
+    /// `single-session` of a point-to-point end: a handshake does not replace the session.
+    pub single_session: bool,
+    /// `connect-freq` of an end that waits for handshakes: how many may start.
+    pub connect_freq: Option<Frequency>,
+    /// `connect-freq-initial`: how many first packets from one network are answered; `None` for 500 in 10 s.
+    pub connect_freq_initial: Option<Frequency>,
+}
+
+/// A number of events in any period of this length.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Frequency {
+    /// The number of events, at least 1.
+    pub count: u32,
+    /// The period, at least a second.
+    pub period: Duration,
 }
 
 impl Settings {
@@ -175,6 +192,10 @@ impl Default for Settings {
             exit_notify: None,
             peer_info: Vec::new(),
             push_peer_info: false,
+            force_exporter: false,
+            single_session: false,
+            connect_freq: None,
+            connect_freq_initial: None,
         }
     }
 }

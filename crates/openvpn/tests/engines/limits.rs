@@ -277,3 +277,26 @@ fn a_point_with_ping_exit_ends_with_the_other_or_without_it() {
         }
     }
 }
+
+#[test]
+fn an_end_that_waits_counts_silence_only_once_it_knows_the_other() {
+    let [secret, [client, server]] = points(&with(exits()));
+    for configs in [secret, [server, client]] {
+        let mut configs = configs;
+        match &mut configs[A] {
+            points::Config::Static(config) => config.remote_policy.remotes.clear(),
+            points::Config::Peer(config) => {
+                config.remote_policy.remotes.clear();
+                config.settings = with(exits());
+            }
+        }
+        let mut w = points::World::new(configs, &delay(), 1);
+        w.kill(B);
+        assert!(!w.run(100 * SECOND, |w| w.stopped(A).is_some()));
+        w.revive(B);
+        assert!(w.run(20 * SECOND, |w| w.both_up(1)));
+        w.kill(B);
+        assert!(w.run(25 * SECOND, |w| w.stopped(A).is_some()));
+        assert_eq!(w.stopped(A), Some(&Reason::PingExit));
+    }
+}

@@ -321,6 +321,20 @@ fn a_client_that_dies_and_comes_back_replaces_its_session_at_once() {
 }
 
 #[test]
+fn with_a_single_session_a_peer_comes_back_only_after_silence() {
+    let single = Settings { single_session: true, ..settings() };
+    let mut w = up([tls(true, single, any_remote()), tls(false, settings(), remote_policy())]);
+    w.kill(B);
+    w.run(SECOND, |_| false);
+    w.revive(B);
+    assert!(!w.run(3 * SECOND, |w| w.ups(B) >= 2), "{:?}", w.nodes[A].events);
+    assert!(w.restarts(A).is_empty(), "its session is not disturbed");
+    assert!(w.run(60 * SECOND, |w| w.both_up(2)));
+    assert!(w.restarts(A)[0].contains("ping-restart"), "{:?}", w.restarts(A));
+    assert!(w.passes());
+}
+
+#[test]
 fn a_server_that_dies_and_comes_back_invites_its_client() {
     let mut w = up(pair(&settings()));
     w.kill(A);

@@ -18,6 +18,9 @@ const FIXED_PEER_ID: u32 = 0x0076_706e;
 impl PeerEngine {
     /// Turns a handshake into the session, which replaces any previous session.
     pub(super) fn admit(&mut self, now: Instant, at: usize, out: &mut Out) -> Result<(), Reason> {
+        if self.keeps_session() {
+            return Err(Reason::Protocol("another session of the other end (single-session)"));
+        }
         // The steps that can fail come first, while there is nothing to undo yet.
         let role = self.config.tls.role();
         let settings = &self.config.settings;
@@ -92,6 +95,11 @@ impl PeerEngine {
         }
         self.taken(link, former.map(|former| former.control_channel.link), out);
         Ok(())
+    }
+
+    /// Returns whether the session may not be replaced (`single-session`).
+    pub(super) fn keeps_session(&self) -> bool {
+        self.config.settings.single_session && self.session.is_some()
     }
 
     pub(super) fn send_keys_in_session(&mut self) -> Result<(), Reason> {

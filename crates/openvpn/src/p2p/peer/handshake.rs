@@ -105,6 +105,10 @@ impl PeerEngine {
         packet: &mut [u8],
         out: &mut Out,
     ) {
+        if self.keeps_session() {
+            self.dropped = self.dropped.saturating_add(1);
+            return;
+        }
         let invited = |attempt: &Attempt| {
             attempt.control_channel.remote().is_none()
                 && attempt.control_channel.link.remote() == link.remote()

@@ -23,7 +23,7 @@ impl PeerEngine {
     pub(super) fn accepted(&mut self, now: Instant, link: Link, out: &mut Out) {
         let from = self.config.remote_policy.accepts.as_deref().unwrap_or_default();
         let welcome = from.is_empty() || from.contains(&link.remote().ip().to_canonical());
-        if !welcome || !matches!(self.state, State::Open(_)) {
+        if !welcome || self.keeps_session() || !matches!(self.state, State::Open(_)) {
             self.dropped = self.dropped.saturating_add(1);
             return out.push(Output::Hangup(link));
         }

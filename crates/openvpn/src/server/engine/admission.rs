@@ -20,7 +20,9 @@ use crate::server::client::{ClientToken, ConnectedClient, NegotiatedClient, Rese
 use crate::server::config::ServerConfig;
 use crate::server::event::{ClientInfo, ServerEvent};
 use crate::server::pool::{Fixed, Lease, NoLease};
-use crate::server::push::{Recipient, framing, push_bundles, pushed_options, uses_epochs};
+use crate::server::push::{
+    Recipient, framing, lacks_exporter, push_bundles, pushed_options, uses_epochs,
+};
 use crate::session::{Agreement, DataChannel, PeerTerms, Settings, options_string};
 
 impl ServerEngine {
@@ -74,6 +76,11 @@ impl ServerEngine {
                 return self.refuse(now, peer, proto, refused.into(), out);
             }
         };
+        let proto = peer_info.proto();
+        if lacks_exporter(settings, proto) {
+            let text = "the server requires key derivation with the TLS exporter";
+            return self.refuse(now, peer, proto, Reason::Rejected(text.into()), out);
+        }
         let compressed = occ.get("comp-lzo").is_some();
         let negotiated = NegotiatedClient {
             identity,
