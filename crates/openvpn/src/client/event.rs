@@ -3,7 +3,7 @@ use crate::session::PathReport;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use crate::negotiate::{DataCipher, DnsOptions};
+use crate::negotiate::{DataCipher, DnsOptions, RouteContext, parse_route4};
 use adit_engine::{CertificateFacts, Link, PeerId};
 use ipnet::{Ipv4Net, Ipv6Net};
 
@@ -88,6 +88,8 @@ pub struct TunnelConfig {
     pub gateway6: Option<Ipv6Addr>,
     /// The pushed `route`s: network, gateway if not the tunnel's, metric.
     pub routes4: Vec<Route<Ipv4Net, Ipv4Addr>>,
+    /// The pushed `route`s to hosts' names, as words: name, netmask, gateway, metric.
+    pub named_routes: Vec<Vec<String>>,
     /// The pushed `route-ipv6`s.
     pub routes6: Vec<Route<Ipv6Net, Ipv6Addr>>,
     /// The `redirect-gateway` flags in lower case, as pushed (`def1`, `bypass-dhcp`, `ipv6`,
@@ -105,6 +107,31 @@ pub struct TunnelConfig {
     pub cipher: Option<DataCipher>,
     /// The server's address. It must stay reachable outside the tunnel.
     pub remote: Option<std::net::SocketAddr>,
+}
+
+impl TunnelConfig {
+    /// Adds the routes of a name in [`Self::named_routes`] (its first word) to these addresses. `metric` is that of routes
+    /// that name none.
+    pub fn add_routes_to(&mut self, name: &str, addresses: &[Ipv4Addr]) {
+        let context = RouteContext {
+            remote: self.remote.map(|remote| remote.ip()),
+            gateway4: self.gateway4,
+            gateway6: self.gateway6,
+            metric: None,
+        };
+        for words in &self.named_routes {
+            let Some((_, rest)) = words.split_first().filter(|(first, _)| *first == name) else {
+                continue;
+            };
+            for address in addresses {
+                let address = address.to_string();
+                let rest = rest.iter().map(String::as_str);
+                let words: Vec<&str> = std::iter::once(address.as_str()).chain(rest).collect();
+                let route = parse_route4(&words).ok().and_then(|spec| spec.resolve(&context));
+                self.routes4.extend(route);
+            }
+        }
+    }
 }
 
 /// A pushed route.

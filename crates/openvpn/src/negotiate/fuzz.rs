@@ -67,7 +67,14 @@ fn rebuilt(part: &str, items: &[ReplyItem]) {
 /// The kinds of options that the filters of [`fuzz_filters`] leave out, each with the prefix that a
 /// user would write and the option's effect on the result.
 const KINDS: [Kind; 7] = [
-    ("route ", |p| !p.routes4.is_empty(), |p| p.routes4.clear()),
+    (
+        "route ",
+        |p| !(p.routes4.is_empty() && p.named_routes.is_empty()),
+        |p| {
+            p.routes4.clear();
+            p.named_routes.clear();
+        },
+    ),
     ("route-ipv6 ", |p| !p.routes6.is_empty(), |p| p.routes6.clear()),
     ("redirect-gateway", |p| p.redirect_gateway.is_some(), |p| p.redirect_gateway = None),
     ("redirect-private", |p| p.redirect_private.is_some(), |p| p.redirect_private = None),

@@ -44,5 +44,5 @@ pub(crate) use pushed::compression;
 pub use pushed::{PushRefused, PushedOptions};
 pub(crate) use route::REDIRECT_FLAGS;
 pub use route::{Destination, RouteContext, RouteSpec, Via};
-pub(crate) use route::{parse_route4, parse_route6};
+pub(crate) use route::{is_host_name, parse_route4, parse_route6};
 pub use update::{apply_update, updates};

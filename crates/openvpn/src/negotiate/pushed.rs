@@ -10,9 +10,12 @@ use zeroize::Zeroizing;
 
 use super::{
     FilterAction, PullFilters, PushedOption, REDIRECT_FLAGS, ReplyItem, RouteContext, RouteSpec,
-    parse_route4, parse_route6,
+    is_host_name, parse_route4, parse_route6,
 };
 use crate::data_format::Framing;
+
+/// The maximum number of pushed routes to names.
+const MAX_NAMED_ROUTES: usize = 16;
 
 /// The note on an option that would compress packets.
 const DECOMPRESSED: &str = "packets of the other end are decompressed; our own are never compressed, because that \
@@ -53,6 +56,8 @@ pub struct PushedOptions {
     pub routes4: Vec<RouteSpec<Ipv4Net, Ipv4Addr>>,
     /// `route-ipv6`.
     pub routes6: Vec<RouteSpec<Ipv6Net, Ipv6Addr>>,
+    /// `route` with a host's name as its destination, as words. Only a client that allows it looks them up.
+    pub named_routes: Vec<Vec<String>>,
     /// `route-metric`.
     pub route_metric: Option<u32>,
     /// `redirect-gateway` flags, combined from all such options.
@@ -333,6 +338,7 @@ impl Reader {
         match name {
             "route" => match parse_route4(&w.args()) {
                 Ok(route) => self.out.routes4.push(route),
+                Err(_) if is_host_name(w.arg(0)) => self.named_route(w),
                 Err(why) => self.note(w, &why),
             },
             "route-ipv6" => match parse_route6(&w.args()) {
@@ -368,6 +374,20 @@ impl Reader {
             _ => return false,
         }
         true
+    }
+
+    /// Keeps a route to a name, if it would be a route with an address in the name's place.
+    fn named_route(&mut self, w: &OptionReader<'_>) {
+        let words = w.args();
+        let rest = words.get(1..).unwrap_or_default();
+        let probe: Vec<&str> = std::iter::once("0.0.0.0").chain(rest.iter().copied()).collect();
+        if let Err(why) = parse_route4(&probe) {
+            return self.note(w, &why);
+        }
+        if self.out.named_routes.len() >= MAX_NAMED_ROUTES {
+            return self.note(w, "there are too many names");
+        }
+        self.out.named_routes.push(words.into_iter().map(str::to_owned).collect());
     }
 
     fn channel(&mut self, name: &str, w: &OptionReader<'_>) -> Result<bool, PushRefused> {

@@ -5,17 +5,8 @@ use ipnet::{Ipv4Net, Ipv6Net};
 use crate::client::Route;
 
 /// The flags that may follow `redirect-gateway` and `redirect-private`, configured or pushed.
-pub(crate) const REDIRECT_FLAGS: [&str; 9] = [
-    "def1",
-    "local",
-    "autolocal",
-    "bypass-dhcp",
-    "bypass-dns",
-    "block-local",
-    "ipv6",
-    "!ipv4",
-    "ipv4",
-];
+pub(crate) const REDIRECT_FLAGS: [&str; 8] =
+    ["def1", "local", "autolocal", "bypass-dhcp", "bypass-dns", "block-local", "ipv6", "!ipv4"];
 
 /// A `route` or `route-ipv6` as written. Its words may denote addresses that are known only once
 /// the tunnel is up.
@@ -163,6 +154,16 @@ pub(crate) fn parse_route6(args: &[&str]) -> Result<RouteSpec<Ipv6Net, Ipv6Addr>
     };
     let via = parse_via(args.next(), "net_gateway_ipv6")?;
     Ok(RouteSpec { to, via, metric: parse_metric(args.next())? })
+}
+
+/// Returns whether a word can only be a host's name.
+pub(crate) fn is_host_name(word: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
+    let reserved = ["remote_host", "vpn_gateway", "net_gateway", "default", "nil"];
+    word.len() <= 253
+        && word.contains(|c: char| c.is_ascii_alphabetic())
+        && word.chars().all(plain)
+        && !reserved.contains(&word)
 }
 
 fn is_default(word: &str) -> bool {

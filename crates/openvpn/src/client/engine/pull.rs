@@ -305,6 +305,7 @@ pub(super) fn tunnel_config(
         gateway4: pushed.gateway4,
         gateway6: pushed.gateway6,
         routes4: pushed.routes4.iter().filter_map(|route| route.resolve(&context)).collect(),
+        named_routes: pushed.named_routes,
         routes6: pushed.routes6.iter().filter_map(|route| route.resolve(&context)).collect(),
         redirect_gateway: pushed.redirect_gateway,
         block_ipv6: pushed.block_ipv6,

@@ -386,3 +386,19 @@ proptest! {
         fuzz_filters(&[&[choice], text.as_bytes()].concat());
     }
 }
+
+#[test]
+fn routes_to_names_are_kept_apart_within_a_bound() {
+    let pushed = parse(
+        "ifconfig 10.8.0.2 255.255.255.0,topology subnet,route www.example.org 255.255.255.255 net_gateway,\
+         route files.example.org 255.0.255.0,route files.example.org 255.255.255.255 no-gateway,route a/b",
+    )
+    .unwrap();
+    assert_eq!(pushed.named_routes, [["www.example.org", "255.255.255.255", "net_gateway"]]);
+    assert!(pushed.routes4.is_empty());
+    assert_eq!(pushed.notes.len(), 3, "{:?}", pushed.notes);
+    let many: Vec<String> = (0..100).map(|n| format!("route h{n}.example")).collect();
+    let pushed = parse(&many.join(",")).unwrap();
+    assert_eq!(pushed.named_routes.len(), 16);
+    assert_eq!(pushed.notes.len(), 84);
+}
