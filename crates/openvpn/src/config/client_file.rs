@@ -210,7 +210,6 @@ mod tests {
             ("iroute-ipv6 fd00::/129", "IPv6"),
             ("push", "OPTION"),
             ("push \"route 10.1.0.0,route 10.2.0.0\"", "comma"),
-            ("push \"comp-lzo yes\"", "compress"),
             ("push-remove \"\"", "everything"),
             ("disable now", "no argument"),
             ("filter-group", "NAME"),

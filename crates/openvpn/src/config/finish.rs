@@ -10,8 +10,8 @@ use super::finish_management;
 use super::finish_peer;
 use super::finish_server;
 use super::options::{
-    ClientOptions, DeviceKind, DialOptions, Identity, LogTo, Options, PeerKeys, Role, Tls,
-    UserPass, Wrap,
+    ClientOptions, DeviceKind, DialOptions, Identity, LogTo, Options, PeerKeys, Pkcs12, Role,
+    Source, Tls, UserPass, Wrap,
 };
 use super::raw_config::RawConfig;
 use super::{ConfigError, bridge, ciphers, proxies, transport};
@@ -55,6 +55,8 @@ pub(super) fn finish(mut raw: RawConfig) -> Result<Options, ConfigError> {
     raw.options.wrap = wrap(&mut raw, tls_server)?;
     raw.options.management = finish_management::management(&mut raw)?;
     let occ_cipher = ciphers::named(&raw);
+    let mut role = role;
+    enter_root(&mut raw, &mut role);
     let mut options = raw.options;
     let session = &mut options.session;
     let after = session.renegotiation.after;
@@ -76,6 +78,25 @@ pub(super) fn finish(mut raw: RawConfig) -> Result<Options, ConfigError> {
         options.log.to = LogTo::Syslog(name);
     }
     Ok(Options { role, socket, ..options })
+}
+
+/// Moves the paths of files that openvpn opens after `chroot` into its directory.
+fn enter_root(raw: &mut RawConfig, role: &mut Role) {
+    let Some(root) = raw.options.process.chroot.clone() else { return };
+    // After chroot, the working directory is the root directory.
+    let inside = |name: &str| {
+        let path = raw.paths_in_root.get(name)?;
+        Some(root.join(path.strip_prefix('/').unwrap_or(path)))
+    };
+    let (files, list) = (inside("client-config-dir"), inside("crl-verify"));
+    if let (Role::Server(server), Some(files)) = (role, files) {
+        server.client_config_dir = server.client_config_dir.as_ref().map(|_| files);
+    }
+    let tls = &mut raw.options.tls;
+    match (&mut tls.crl, &mut tls.crl_directory, list) {
+        (Some(Source::File(path)), _, Some(list)) | (None, Some(path), Some(list)) => *path = list,
+        _ => {}
+    }
 }
 
 fn is_server(raw: &RawConfig) -> Result<bool, ConfigError> {
@@ -235,7 +256,19 @@ fn client_options(raw: &mut RawConfig) -> Result<ClientOptions, ConfigError> {
 
 fn tls(raw: &mut RawConfig, server: bool) -> Result<Tls, ConfigError> {
     let mut tls = std::mem::take(&mut raw.options.tls);
-    let authority = tls.ca.is_some() || tls.ca_path.is_some();
+    if let Some(file) = raw.pkcs12.take() {
+        tls.pkcs12 = Some(Pkcs12 { file, extra: raw.extra.take() });
+        for name in ["cert", "key"] {
+            if raw.seen.contains_key(name) {
+                return Err(raw.error(
+                    name,
+                    "the file in pkcs12 contains it",
+                    "remove one of the two",
+                ));
+            }
+        }
+    }
+    let authority = tls.ca.is_some() || tls.ca_path.is_some() || tls.pkcs12.is_some();
     let anonymous = server && tls.client_certificates == ClientCertificates::None;
     if !authority && tls.peer_fingerprints.is_empty() && !anonymous {
         return Err(raw.error(
@@ -276,6 +309,7 @@ fn tls(raw: &mut RawConfig, server: bool) -> Result<Tls, ConfigError> {
                 "add: cert FILE, or a <cert> block",
             ));
         }
+        (None, None) if tls.pkcs12.is_some() => None,
         (None, None) if server => {
             return Err(raw.error(
                 "",

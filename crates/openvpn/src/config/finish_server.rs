@@ -19,7 +19,9 @@ pub(super) fn server_options(raw: &mut RawConfig) -> Result<ServerOptions, Confi
     }
     let network4 = network4(raw)?;
     let network6 = network6(raw)?;
-    if network4.is_none() && network6.is_none() && raw.bridge.is_none() {
+    let no_network = network4.is_none() && network6.is_none() && raw.bridge.is_none();
+    // Stations behind a TAP device may get addresses from elsewhere, such as the DHCP server of a LAN.
+    if no_network && !raw.is_ethernet() {
         return Err(raw.error(
             "mode",
             "clients have no network",

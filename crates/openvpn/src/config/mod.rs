@@ -31,6 +31,7 @@ mod proxies;
 mod push_filter;
 mod raw_config;
 mod reader;
+mod route_names;
 #[cfg(test)]
 mod tests;
 mod transport;
@@ -38,6 +39,7 @@ mod transport;
 pub(crate) use lexer::{is_space, words};
 
 use std::io;
+use std::net::Ipv4Addr;
 use std::path::Path;
 
 pub use client_file::{ClientFile, ClientRules, client_file_name};
@@ -45,10 +47,10 @@ pub use error::ConfigError;
 pub use options::{
     AskPass, AuthRetry, ClientOptions, Device, DeviceKind, DialOptions, ExternalCert, ExternalKey,
     Hooks, HttpProxy, Identity, Listen, Log, LogTo, Management, ManagementPassword,
-    ManagementPlace, NameKind, Options, Padding, PasswordProgram, PeerKeys, PeerOptions, Plugin,
-    PoolPersist, PortShare, Process, Program, Proxy, ProxyScheme, Remap, Role, Routes,
-    ServerOptions, Socket, SocksProxy, Source, Status, Tls, TlsVersion, TokenOptions, Usage,
-    UserPass, VerifyName, Wrap, X509Track,
+    ManagementPlace, MtuDiscovery, NameKind, Options, Padding, PasswordProgram, PeerKeys,
+    PeerOptions, Pkcs12, Plugin, PoolPersist, PortShare, Process, Program, Proxy, ProxyScheme,
+    Remap, Role, Routes, ServerOptions, Socket, SocksProxy, Source, Status, Tls, TlsVersion,
+    TokenOptions, Usage, UserPass, VerifyName, Wrap, X509Track,
 };
 
 pub use push_filter::PushRules;
@@ -60,6 +62,15 @@ pub trait Files {
     /// # Errors
     /// Returns the file system's error.
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
+
+    /// Looks up the IPv4 addresses of a name in `route`.
+    ///
+    /// # Errors
+    /// The name has no address, or none can be looked up, as by default.
+    fn look_up(&self, name: &str) -> io::Result<Vec<Ipv4Addr>> {
+        let _ = name;
+        Err(io::ErrorKind::Unsupported.into())
+    }
 }
 
 /// The file system.
@@ -105,8 +116,13 @@ pub fn parse(args: &[String], files: &dyn Files) -> Result<Options, ConfigError>
     let base = directives.last().and_then(|last| last.directory.clone());
     let mut raw = raw_config::RawConfig::new(base);
     raw.options.config_file = config_file(args).cloned();
+    let mut names = route_names::RouteNames::new(files);
     for directive in &directives {
-        raw.take(directive)?;
+        match names.replace(directive) {
+            Ok(Some(routes)) => routes.iter().try_for_each(|route| raw.take(route))?,
+            Ok(None) => raw.take(directive)?,
+            Err(problem) => raw.warn(directive, &problem),
+        }
         raw.options.directives.push(directive.shown());
     }
     finish::finish(raw)

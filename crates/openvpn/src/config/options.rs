@@ -28,8 +28,8 @@ pub use management::{Management, ManagementPassword, ManagementPlace};
 pub use process::{Log, LogTo, Plugin, Process, Remap, Status};
 pub use proxy::{HttpProxy, Proxy, ProxyScheme, SocksProxy};
 pub use tls::{
-    AskPass, ExternalCert, ExternalKey, Identity, NameKind, Padding, Tls, TlsVersion, Usage,
-    VerifyName, Wrap,
+    AskPass, ExternalCert, ExternalKey, Identity, NameKind, Padding, Pkcs12, Tls, TlsVersion,
+    Usage, VerifyName, Wrap,
 };
 
 /// A complete, checked configuration from the command line and files, with helpers expanded and defaults filled in.
@@ -76,6 +76,8 @@ pub struct Options {
     pub directives: Vec<String>,
     /// `echo`: texts for the log.
     pub echo: Vec<String>,
+    /// `mtu-test`: log the path MTU once it is known.
+    pub mtu_test: bool,
 }
 
 /// OpenVPN's defaults; [`super::parse`] replaces the role.
@@ -100,6 +102,7 @@ impl Default for Options {
             warnings: Vec::new(),
             directives: Vec::new(),
             echo: Vec::new(),
+            mtu_test: false,
         }
     }
 }
@@ -174,6 +177,10 @@ pub struct DialOptions {
     pub resolv_retry: Option<Duration>,
     /// `http-proxy`, `socks-proxy`: the proxies; each entry in `remotes` contains the index of its proxy.
     pub proxies: Vec<Proxy>,
+    /// `preresolve`: look up all names at the start.
+    pub preresolve: bool,
+    /// `persist-remote-ip`: reconnect to the address that worked without a look-up.
+    pub persist_remote: bool,
     /// `remote-random-hostname`: put a random label in front of each name before its lookup.
     pub random_hostname: bool,
 }
@@ -188,6 +195,8 @@ impl Default for DialOptions {
             connect_timeout: Duration::from_secs(120),
             resolv_retry: None,
             proxies: Vec::new(),
+            preresolve: false,
+            persist_remote: false,
             random_hostname: false,
         }
     }
@@ -208,6 +217,8 @@ pub struct ClientOptions {
     pub pull_filters: Vec<PullFilter>,
     /// `route-nopull`: take no routes and no DNS from the server.
     pub route_nopull: bool,
+    /// `allow-pull-fqdn`: look up names in the server's routes.
+    pub allow_names: bool,
     /// `auth-user-pass`.
     pub auth_user_pass: Option<UserPass>,
     /// `auth-nocache`: ask again instead of keeping the password.
@@ -335,6 +346,8 @@ pub struct Device {
     pub mac: Option<[u8; 6]>,
     /// `txqueuelen`.
     pub tx_queue: Option<u32>,
+    /// `shaper`: the maximum rate of packets into the tunnel, in bytes a second.
+    pub rate: Option<u32>,
     /// `persist-tun`: keep the device over a reconnect.
     pub persist: bool,
     /// `ifconfig-noexec`: leave addresses to another program.
@@ -373,6 +386,8 @@ pub struct Socket {
     pub receive_buffer: Option<u32>,
     /// `mark`.
     pub mark: Option<u32>,
+    /// `mtu-disc`; `None` for adit's default, which is `No`.
+    pub mtu_discovery: Option<MtuDiscovery>,
     /// `bind-dev`: the interface, such as one of a VRF, to which all sockets are bound.
     pub device: Option<String>,
 }
@@ -387,9 +402,21 @@ impl Default for Socket {
             send_buffer: None,
             receive_buffer: None,
             mark: None,
+            mtu_discovery: None,
             device: None,
         }
     }
+}
+
+/// `mtu-disc`: whether the tunnel's own datagrams may be fragmented.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum MtuDiscovery {
+    /// By this host and by routers.
+    No,
+    /// By this host only.
+    Maybe,
+    /// Not at all.
+    Yes,
 }
 
 /// An address to bind to.
@@ -489,6 +516,8 @@ pub struct Routes {
     pub gateway6: Option<Ipv6Addr>,
     /// `route-metric`.
     pub metric: Option<u32>,
+    /// `route-table`.
+    pub table: Option<u32>,
     /// `redirect-gateway` flags.
     pub redirect_gateway: Option<Vec<String>>,
     /// `redirect-private` flags: as above without the default route.

@@ -49,10 +49,9 @@ impl PushRules {
                 "push \"{option}\": clients must frame packets and compress none"
             )));
         }
-        if let Some(why) = self.overridden(word, rest) {
+        if let Some(why) = self.overridden(word, rest).or_else(|| self.other_framing(word, rest)) {
             return Ok(Pushed::LeftOut(format!("push \"{option}\" has no effect: {why}")));
         }
-        self.check_framing(option, word, rest)?;
         Ok(if word == "topology" { Pushed::Implied } else { Pushed::Kept })
     }
 
@@ -79,27 +78,18 @@ impl PushRules {
         })
     }
 
-    fn check_framing(
-        &self,
-        option: &str,
-        word: &str,
-        rest: Option<&str>,
-    ) -> Result<(), (String, String)> {
+    /// Returns the reason why an option about the framing of packets is left out. The client would frame its packets in
+    /// another way than the server, and neither would understand the other.
+    fn other_framing(&self, word: &str, rest: Option<&str>) -> Option<&'static str> {
         if !matches!(word, "comp-lzo" | "compress") {
-            return Ok(());
+            return None;
         }
         match compression(word, rest.unwrap_or_default()) {
-            Some((pushed, false)) if pushed == self.framing => Ok(()),
-            Some((_, false)) => Err((
-                format!("\"{option}\": the server itself is not set so"),
-                format!("add {option} to the server's configuration too, or remove it here"),
-            )),
-            _ => Err((
-                format!(
-                    "\"{option}\": packets are not compressed: it gives away their content (VORACLE)"
-                ),
-                "remove it".into(),
-            )),
+            Some((pushed, false)) if pushed == self.framing => None,
+            Some((_, false)) => {
+                Some("the server itself is not set so; add the option to its configuration too")
+            }
+            _ => Some("packets are not compressed: it gives away their content (VORACLE)"),
         }
     }
 }

@@ -99,6 +99,8 @@ pub(super) struct RawConfig {
     pub(super) forward_compatible: bool,
     /// The warnings already given, without their locations.
     warned: HashSet<String>,
+    /// The arguments of directives that name files which are read after `chroot`.
+    pub(super) paths_in_root: HashMap<String, String>,
     /// `compat-mode`: the version as one number, 20407 for 2.4.7.
     pub(super) compatible_with: Option<u32>,
 
@@ -140,6 +142,7 @@ pub(super) struct RawConfig {
     pub(super) cert: Option<Source>,
     pub(super) key: Option<Source>,
     pub(super) extra: Option<Source>,
+    pub(super) pkcs12: Option<Source>,
     pub(super) key_direction: Option<u8>,
     pub(super) crypt_v2: Option<(Source, Location)>,
     pub(super) force_cookie: bool,
@@ -170,6 +173,9 @@ impl RawConfig {
         let name = directive.name.as_str();
         let fault = match self.dispatch(directive) {
             Ok(()) => {
+                if matches!(name, "client-config-dir" | "crl-verify") {
+                    self.paths_in_root.insert(name.to_owned(), directive.arg(0).to_owned());
+                }
                 self.seen.insert(name.to_owned(), directive.location.clone());
                 return Ok(());
             }
@@ -242,6 +248,10 @@ impl RawConfig {
                     "it is for the file of a single client",
                     "write it into a file named as the client in the directory of client-config-dir",
                 )));
+            }
+            Support::Alone(command, _) => {
+                let why = "it is a separate command, not a part of a configuration";
+                return Err(Rejection::Skippable(d.error(why, format!("adit openvpn {command}"))));
             }
             Support::Refused(why, remedy) => {
                 return Err(Rejection::Skippable(d.error(why, remedy)));

@@ -1,6 +1,7 @@
 mod certificates;
 mod corpus;
 mod hooks;
+mod host;
 mod limits;
 mod logins;
 mod management;
@@ -276,8 +277,6 @@ fn errors_name_file_line_directive_and_remedy() {
     for (text, word) in [
         ("remote a\n", "for clients"),
         ("push \"a,b\"\n", "comma"),
-        ("push \"compress lz4\"\n", "compressed"),
-        ("push \"comp-lzo no\"\n", "server itself"),
         ("server 10.8.0.1 255.255.255.0\n", "10.8.0.0"),
         ("server 10.0.0.0 255.0.0.0\n", "/8"),
         ("server 10.8.0.0 255.0.255.0\n", "netmask"),
@@ -303,6 +302,12 @@ fn what_openvpn_tolerates_costs_a_warning() {
     assert_eq!(options.warnings, ["x.conf:8: push has no effect on a client"]);
     let options = server("connect-retry 0\npull-filter ignore route\n");
     assert_eq!(options.warnings.len(), 2, "{:?}", options.warnings);
+    // Clients would frame packets in another way than the server.
+    for (option, word) in [("compress lz4", "not compressed"), ("comp-lzo no", "server itself")] {
+        let options = server(&format!("push \"{option}\"\n"));
+        assert!(options.warnings[0].contains(word), "{:?}", options.warnings);
+        assert!(as_server(&options).push.is_empty(), "{option}");
+    }
 }
 
 #[test]
@@ -335,7 +340,9 @@ fn unknown_directives_are_skipped_only_where_allowed() {
     assert!(parse_file(&format!("newer\nignore-unknown-option newer\n{CLIENT}")).is_err());
     assert_eq!(client("setenv FORWARD_COMPATIBLE 1\nnewer\n").warnings.len(), 1);
     // FORWARD_COMPATIBLE does not allow known directives that are not supported.
-    assert!(client_error("setenv FORWARD_COMPATIBLE 1\nchroot /x\n").problem.contains("supported"));
+    assert!(
+        client_error("setenv FORWARD_COMPATIBLE 1\nclient-nat x\n").problem.contains("supported")
+    );
     // `ignore-unknown-option` and `setenv opt` do not disable a known directive.
     let options =
         client("ignore-unknown-option data-ciphers\nsetenv opt data-ciphers AES-128-GCM\n");
@@ -393,12 +400,12 @@ fn several_remotes_share_what_stands_outside() {
 #[test]
 fn cd_moves_every_path_and_includes_follow_it() {
     let files = files(&[
-        ("x.conf", "log a.log\ncd /etc/vpn\nconfig more.conf\nlog-append b.log\n"),
+        ("x.conf", "cd /etc/vpn\nconfig more.conf\nlog-append b.log\nlog a.log\n"),
         ("/etc/vpn/more.conf", CLIENT),
     ]);
     let options = parse(&args("x.conf"), &files).unwrap();
     assert_eq!(options.tls.ca, Some(Source::File("/etc/vpn/ca.crt".into())));
-    assert_eq!(options.log.to, LogTo::Append("/etc/vpn/b.log".into()));
+    assert_eq!(options.log.to, LogTo::Append("/etc/vpn/b.log".into()), "the first one");
     assert_eq!(options.process.directory.as_deref(), Some(Path::new("/etc/vpn")));
     // An error in the included file names that file.
     let files = self::files(&[("x.conf", "verb 3\nconfig y.conf\n"), ("y.conf", "\nbad\n")]);

@@ -74,6 +74,9 @@ pub(super) const TABLE: &[Spec] = &[
     flag("route-nopull", |raw| &mut raw.client.route_nopull)
         .roles(Roles::CLIENT_LAX)
         .doc("Ignores routes and DNS settings from the server."),
+    flag("allow-pull-fqdn", |raw| &mut raw.client.allow_names)
+        .roles(Roles::CLIENT_LAX)
+        .doc("Looks up hosts' names in the routes that a server pushes."),
     flag("push-peer-info", |raw| &mut raw.options.session.push_peer_info)
         .roles(Roles::DIALS_LAX)
         .doc("Sends the server more information about this end than negotiation needs."),

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::InConnection::{Own, Shared};
 use super::{Roles, Spec, flag, used};
+use crate::config::options::MtuDiscovery;
 use crate::config::raw_config::{RawConfig, Remote};
 use crate::config::reader::Directive;
 use crate::config::transport::parse_proto;
@@ -95,6 +96,17 @@ pub(super) const TABLE: &[Spec] = &[
         Ok(())
     })
     .doc("The firewall mark of the tunnel's own packets."),
+    used("mtu-disc", "no|maybe|yes", 1..=1, mtu_discovery).doc(
+        "Whether the tunnel's own datagrams may be fragmented: anywhere, by this machine only, or nowhere.",
+    ),
+    flag("preresolve", |raw| &mut raw.dial.preresolve)
+        .roles(Roles::DIALS_LAX)
+        .doc("Looks up the remotes' names when the program starts."),
+    flag("persist-remote-ip", |raw| &mut raw.dial.persist_remote)
+        .roles(Roles::DIALS_LAX)
+        .doc("Reconnects to the address that worked last, without looking up its name first."),
+    used("persist-local-ip", "", 0..=0, |_, _| Ok(()))
+        .doc("Keeps the address of local across reconnects, as adit always does."),
     used("socket-flags", "TCP_NODELAY", 1..=usize::MAX, socket_flags)
         .doc("TCP_NODELAY is the only flag, and adit always sets it."),
     flag("tcp-nodelay", |raw| &mut raw.sockets.nodelay)
@@ -236,6 +248,18 @@ fn bind_dev(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
 /// Parses a buffer size; `None` for 0, the system's default.
 fn buffer(d: &Directive) -> Result<Option<u32>, ConfigError> {
     Ok(Some(d.number(0, 0..=i32::MAX.cast_unsigned())?).filter(|bytes| *bytes > 0))
+}
+
+fn mtu_discovery(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
+    raw.options.socket.mtu_discovery = Some(match d.arg(0) {
+        "no" => MtuDiscovery::No,
+        "maybe" => MtuDiscovery::Maybe,
+        "yes" => MtuDiscovery::Yes,
+        other => {
+            return Err(d.error(format!("\"{other}\" is not known"), "write no, maybe or yes"));
+        }
+    });
+    Ok(())
 }
 
 fn socket_flags(_: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {

@@ -7,6 +7,7 @@
 
 mod client;
 mod client_file;
+mod commands;
 mod hooks;
 mod link;
 mod management;
@@ -60,6 +61,8 @@ pub(super) enum Support {
     ClientFile,
     /// Accepted with a warning, which explains why the missing effect does no harm.
     NoEffect(&'static str),
+    /// A command of its own, with its syntax and its effect. It is refused in a configuration.
+    Alone(&'static str, &'static str),
     /// Refused, with the reason and the remedy.
     Refused(&'static str, &'static str),
 }
@@ -229,6 +232,11 @@ const fn no_effect(name: &'static str, why: &'static str) -> Spec {
     Spec::new(name, Support::NoEffect(why))
 }
 
+/// Defines a command of its own.
+const fn alone(name: &'static str, command: &'static str, effect: &'static str) -> Spec {
+    Spec::new(name, Support::Alone(command, effect))
+}
+
 const fn refused(name: &'static str, (why, instead): (&'static str, &'static str)) -> Spec {
     Spec::new(name, Support::Refused(why, instead))
 }
@@ -272,6 +280,7 @@ pub(super) fn all() -> impl Iterator<Item = &'static Spec> {
         management::TABLE,
         plugins::TABLE,
         process::TABLE,
+        commands::TABLE,
         unsupported::TABLE,
     ]
     .into_iter()
@@ -302,14 +311,18 @@ pub(super) fn nearest(name: &str) -> Option<&'static str> {
         .map(|(_, known)| known)
 }
 
-/// Returns the directives in force, for `--help`.
+/// Returns the directives in force and the commands, for `--help`.
 pub(super) fn help() -> String {
-    let mut rows: Vec<_> = all().filter(|spec| matches!(spec.support, Support::Used(_))).collect();
+    let mut rows: Vec<_> = all().collect();
     rows.sort_by_key(|spec| spec.name);
     let mut text = String::new();
     for spec in rows {
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "--{}\n    {}", spec.usage(), spec.doc);
+        let _ = match spec.support {
+            Support::Used(_) => writeln!(text, "--{}\n    {}", spec.usage(), spec.doc),
+            Support::Alone(command, effect) => writeln!(text, "Alone: {command}\n    {effect}"),
+            _ => Ok(()),
+        };
     }
     text
 }

@@ -33,6 +33,9 @@ pub(super) const TABLE: &[Spec] = &[
         .doc("The user to switch to after the start."),
     one("group", "NAME", Text(|raw| &mut raw.options.process.group))
         .doc("The group to switch to after the start."),
+    one("chroot", "DIRECTORY", Path(|raw| &mut raw.options.process.chroot)).doc(
+        "The root directory to switch to after the start; files that are read later are inside it.",
+    ),
     used("nice", "NUMBER", 1..=1, |raw, d| {
         raw.options.process.nice = d.number(0, -20..=19)?;
         Ok(())
@@ -58,12 +61,12 @@ pub(super) const TABLE: &[Spec] = &[
     .doc("The maximum number of consecutive messages of one kind."),
     // openvpn opens the log when it reads the directive, so only a `cd` before it has an effect.
     used("log", "FILE", 1..=1, |raw, d| {
-        raw.options.log.to = LogTo::File(d.path(0, d.directory.as_deref()));
+        log_to(raw, LogTo::File(d.path(0, d.directory.as_deref())));
         Ok(())
     })
     .doc("Logs to a file, which is emptied at the start."),
     used("log-append", "FILE", 1..=1, |raw, d| {
-        raw.options.log.to = LogTo::Append(d.path(0, d.directory.as_deref()));
+        log_to(raw, LogTo::Append(d.path(0, d.directory.as_deref())));
         Ok(())
     })
     .doc("Appends the log to a file."),
@@ -101,6 +104,13 @@ pub(super) const TABLE: &[Spec] = &[
     })
     .doc("Logs the text."),
 ];
+
+/// The first file is the log, as in openvpn, which opens it when it reads the directive.
+fn log_to(raw: &mut RawConfig, file: LogTo) {
+    if !matches!(raw.options.log.to, LogTo::File(_) | LogTo::Append(_)) {
+        raw.options.log.to = file;
+    }
+}
 
 fn remap_usr1(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
     raw.options.process.remap_usr1 = match d.arg(0) {

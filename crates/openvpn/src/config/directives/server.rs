@@ -11,6 +11,7 @@ use crate::config::raw_config::{Pool, RawConfig};
 use crate::config::reader::Directive;
 use crate::config::{ConfigError, bridge};
 use crate::server::Topology;
+use crate::session::Frequency;
 
 pub(super) const TABLE: &[Spec] = &[
     used("server", "NETWORK NETMASK [nopool]", 2..=3, server)
@@ -84,6 +85,21 @@ pub(super) const TABLE: &[Spec] = &[
     flag("opt-verify", |raw| &mut raw.server.verify_options)
         .roles(Roles::SERVER)
         .doc("Deprecated: refuses clients whose device type, MTU or compression differs."),
+    used("connect-freq", "NUMBER SECONDS", 2..=2, |raw, d| {
+        raw.options.session.connect_freq = Some(frequency(d)?);
+        Ok(())
+    })
+    .roles(Roles::SERVER_LAX)
+    .doc("The maximum number of handshakes that may start in this time."),
+    used("connect-freq-initial", "NUMBER SECONDS", 2..=2, |raw, d| {
+        raw.options.session.connect_freq_initial = Some(frequency(d)?);
+        Ok(())
+    })
+    .roles(Roles::SERVER_LAX)
+    .doc("The maximum number of first packets from one network (/32 or /64) that are answered in this time (500 10)."),
+    flag("force-tls-key-material-export", |raw| &mut raw.options.session.force_exporter)
+        .roles(Roles::SERVER)
+        .doc("Refuses clients that cannot derive data keys with the TLS exporter (openvpn before 2.6)."),
     flag("duplicate-cn", |raw| &mut raw.server.duplicate_cn)
         .roles(Roles::SERVER)
         .doc("Clients with the same name do not replace each other."),
@@ -190,6 +206,14 @@ fn push(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
     }
     raw.server.push.push(d.arg(0).to_owned());
     Ok(())
+}
+
+fn frequency(d: &Directive) -> Result<Frequency, ConfigError> {
+    let period = d.seconds(1)?;
+    if period.is_zero() {
+        return Err(d.error("the time is 0", "write: connect-freq 10 1"));
+    }
+    Ok(Frequency { count: d.number(0, 1..=1_000_000)?, period })
 }
 
 fn stale_routes_check(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {

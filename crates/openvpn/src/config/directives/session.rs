@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Field::Seconds;
 use super::InConnection::Shared;
-use super::{Roles, Spec, flag, one, used};
+use super::{DirectiveEffect, Roles, Spec, flag, one, used};
 use crate::config::ConfigError;
 use crate::config::raw_config::RawConfig;
 use crate::config::reader::Directive;
@@ -30,6 +30,8 @@ pub(super) const TABLE: &[Spec] = &[
         Ok(())
     })
     .doc("Ends the program after this time without a packet from the other end."),
+    used("ping-timer-rem", "", 0..=0, |_, _| Ok(()))
+        .doc("Counts ping-restart and ping-exit only once the other end is known, as adit always does."),
     used("inactive", "SECONDS [BYTES]", 1..=2, |raw, d| {
         raw.options.session.limits.inactive = d.inactive()?;
         Ok(())
@@ -55,6 +57,9 @@ pub(super) const TABLE: &[Spec] = &[
     })
     .in_connection(Shared)
     .doc("Over UDP, notifies the other end when this end exits."),
+    flag("single-session", |raw| &mut raw.options.session.single_session)
+        .roles(Roles { client: DirectiveEffect::Ignored, server: DirectiveEffect::Ignored, ..Roles::ANY })
+        .doc("Does not let the other end replace its session with a new one before the session ends."),
     used("hand-window", "SECONDS", 1..=1, |raw, d| {
         raw.options.session.hand_window = Duration::from_secs(d.number(0, 1..=86_400)?);
         Ok(())
@@ -92,6 +97,18 @@ pub(super) const TABLE: &[Spec] = &[
         Ok(())
     })
     .doc("How far packets may be out of order (64); the time has no effect."),
+    used("mute-replay-warnings", "", 0..=0, |_, _| Ok(()))
+        .doc("Logs no replayed packets, as adit never does: it counts them."),
+    used("replay-persist", "FILE", 1..=1, |raw, d| {
+        raw.warn(
+            d,
+            "writes no file: after a restart every session has new keys, with which packets of an \
+             earlier run are not authentic",
+        );
+        Ok(())
+    })
+    .tls()
+    .doc("Remembers control packets across restarts, which new keys and the address check replace."),
 ];
 
 fn keepalive(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {

@@ -67,6 +67,15 @@ fn no_effect_table() -> String {
     text
 }
 
+fn alone_table() -> String {
+    let mut text = "| command | what it does |\n|---|---|\n".to_owned();
+    for spec in rows(|support| matches!(support, Support::Alone(..))) {
+        let Support::Alone(command, effect) = spec.support else { continue };
+        text += &format!("| `adit openvpn {}` | {effect} |\n", command.replace('|', "\\|"));
+    }
+    text
+}
+
 fn refused_table() -> String {
     let mut text = "| directive | why | instead |\n|---|---|---|\n".to_owned();
     for spec in rows(|support| matches!(support, Support::Refused(..))) {
@@ -83,6 +92,7 @@ fn with_tables(page: &str) -> String {
     for (name, table) in [
         ("in force", used_table()),
         ("of a client's file", client_file_table()),
+        ("commands", alone_table()),
         ("without effect", no_effect_table()),
         ("refused", refused_table()),
     ] {

@@ -24,6 +24,9 @@ pub(super) const TABLE: &[Spec] = &[
         .doc("A directory of authorities and revocation lists, named by their hashes."),
     source("cert", |raw| &mut raw.cert).tls().doc("This end's certificate."),
     source("key", |raw| &mut raw.key).tls().doc("The certificate's private key."),
+    source("pkcs12", |raw| &mut raw.pkcs12)
+        .tls()
+        .doc("This end's certificate with its key and its authorities, instead of cert, key and ca."),
     source("extra-certs", |raw| &mut raw.extra)
         .tls()
         .doc("Intermediate certificates to send with this end's certificate."),
@@ -107,7 +110,11 @@ pub(super) const TABLE: &[Spec] = &[
         .tls()
         .in_connection(Shared)
         .doc("Authenticates control packets with a shared key."),
-    used("tls-crypt", "FILE", 1..=1, |raw, d| {
+    used("tls-crypt", "FILE", 1..=2, |raw, d| {
+        if d.args.len() > 1 {
+            // A common slip, because tls-auth has one. openvpn ignores it too.
+            raw.warn(d, "has no key direction: its second argument has no effect");
+        }
         let key = d.source("tls-crypt", raw.base.as_deref());
         wrap(raw, d, key.map(Wrap::TlsCrypt))
     })
@@ -135,6 +142,8 @@ pub(super) const TABLE: &[Spec] = &[
     used("secret", "FILE [0|1]", 1..=2, secret)
         .or_block()
         .doc("A static key instead of TLS, for a point-to-point tunnel."),
+    used("allow-deprecated-insecure-static-crypto", "", 0..=0, |_, _| Ok(()))
+        .doc("Makes openvpn 2.7 accept secret, which adit always accepts."),
     used("tls-version-min", "VERSION [or-highest]", 1..=2, |raw, d| {
         match version(d)? {
             Some(version) => raw.options.tls.min_version = version,

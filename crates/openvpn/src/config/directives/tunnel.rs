@@ -22,6 +22,8 @@ pub(super) const TABLE: &[Spec] = &[
          none.",
     ),
     used("dev-type", "tun|tap", 1..=1, dev_type).doc("The kind of device: packets or frames."),
+    used("disable-dco", "", 0..=0, |_, _| Ok(()))
+        .doc("Switches off the kernel's data channel offload, which adit does not use."),
     used("dev-node", "/dev/net/tun", 1..=1, dev_node)
         .doc("The node of the TUN driver; other names are for Windows and macOS."),
     used("lladdr", "ADDRESS", 1..=1, |raw, d| {
@@ -34,8 +36,16 @@ pub(super) const TABLE: &[Spec] = &[
         Ok(())
     })
     .doc("The length of the device's queue."),
+    used("shaper", "BYTES", 1..=1, |raw, d| {
+        raw.options.device.rate = Some(d.number(0, 100..=100_000_000)?);
+        Ok(())
+    })
+    .roles(Roles::DIALS)
+    .doc("The maximum rate of packets into the tunnel, in bytes a second."),
     flag("persist-tun", |raw| &mut raw.options.device.persist)
         .doc("Keeps the device while a client reconnects."),
+    used("ifconfig-nowarn", "", 0..=0, |_, _| Ok(()))
+        .doc("Gives no warning about differing addresses at the two ends, as adit never does."),
     flag("ifconfig-noexec", |raw| &mut raw.options.device.ifconfig_noexec)
         .doc("Leaves the device's addresses to another program."),
     used("topology", "subnet|net30|p2p", 1..=1, topology)
@@ -91,6 +101,11 @@ pub(super) const TABLE: &[Spec] = &[
         Ok(())
     })
     .doc("The metric for routes that name none."),
+    used("route-table", "NUMBER", 1..=1, |raw, d| {
+        raw.options.routes.table = Some(d.number(0, 1..=u32::MAX)?);
+        Ok(())
+    })
+    .doc("The routing table for routes; the main one without it."),
     flag("route-noexec", |raw| &mut raw.options.routes.noexec)
         .doc("Leaves routes to another program."),
     used("redirect-gateway", "[FLAG ...]", 0..=usize::MAX, |raw, d| {
@@ -164,6 +179,9 @@ pub(super) const TABLE: &[Spec] = &[
     used("mssfix", "[BYTES [mtu|fixed]]", 0..=2, mssfix)
         .in_connection(Shared)
         .doc("Lowers the segment size of TCP connections in the tunnel; 0 leaves it unchanged."),
+    flag("mtu-test", |raw| &mut raw.options.mtu_test)
+        .roles(Roles::DIALS_LAX)
+        .doc("Logs the path MTU that was found, which adit always looks for."),
     used("max-packet-size", "BYTES", 1..=1, max_packet_size)
         .doc("Sets mssfix BYTES mtu; control packets have at most 1,250 bytes."),
     used("comp-lzo", "[no|yes|adaptive]", 0..=1, compress)

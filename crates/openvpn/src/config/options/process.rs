@@ -14,6 +14,8 @@ pub struct Process {
     pub user: Option<String>,
     /// `group`.
     pub group: Option<String>,
+    /// `chroot`: the root directory of the network process once it has started.
+    pub chroot: Option<PathBuf>,
     /// `nice`.
     pub nice: i32,
     /// `mlock`.

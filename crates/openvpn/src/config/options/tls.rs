@@ -17,6 +17,8 @@ pub struct Tls {
     pub identity: Option<Identity>,
     /// `management-external-key`: the key that the management client holds, instead of [`Self::identity`].
     pub external_key: Option<ExternalKey>,
+    /// `pkcs12`: certificate, key and authorities in one file, instead of [`Self::identity`].
+    pub pkcs12: Option<Pkcs12>,
     /// `askpass`: the source of the key's password. Without it, the password of an encrypted key is
     /// read from the terminal.
     pub askpass: Option<AskPass>,
@@ -95,6 +97,15 @@ pub enum Padding {
     Pkcs1,
     /// `pss`.
     Pss,
+}
+
+/// `pkcs12`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pkcs12 {
+    /// The file; a block contains base64.
+    pub file: Source,
+    /// `extra-certs`.
+    pub extra: Option<Source>,
 }
 
 /// The source of a key's password.
