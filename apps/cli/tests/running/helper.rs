@@ -180,7 +180,8 @@ fn signals_lists_client_files_and_leases_work_without_rights() {
     assert_without_rights(pid);
     assert_eq!(named(), format!("{pid}\n"), "the process is the same after SIGHUP");
 
-    // SIGUSR1 does the same within the process.
+    // SIGUSR1 starts again with the same configuration, whatever its file contains by now.
+    fs::write(dir.join("server.conf"), "no configuration\n").unwrap();
     running.signal("USR1");
     let log = || fs::read_to_string(dir.join("server2.txt")).unwrap();
     until("it serves again", || log().matches("Initialization Sequence Completed").count() >= 2);

@@ -49,11 +49,25 @@ fn tools_find_a_version_and_lists() {
         ("--show-digests", "SHA512 512 bit digest size"),
         ("--show-tls", "TLS_AES_256_GCM_SHA384"),
         ("--show-curves", "secp256r1"),
-        ("--show-groups", "secp384r1"),
+        ("--show-groups", "secp521r1"),
+        ("--show-gateway", "ROUTE_GATEWAY "),
+        ("--show-engines", "no cryptographic engines"),
         ("--help", "TCP"),
     ] {
         let (code, text) = run(dir.path(), mode);
         assert!(code == 0 && text.contains(line), "{mode}: {text}");
+    }
+    let (code, text) = run(dir.path(), "--genkey secret test.key");
+    assert_eq!(code, 0, "{text}");
+    let line = "--test-crypto --secret test.key --cipher AES-256-CBC";
+    let (code, text) = run(dir.path(), line);
+    assert!(code == 0 && text.contains("crypto self-test mode SUCCEEDED."), "{text}");
+    for (line, problem) in [
+        ("--test-crypto", "You must define key file (--secret)"),
+        ("--mktun", "You must define TUN/TAP device (--dev)"),
+    ] {
+        let (code, text) = run(dir.path(), line);
+        assert!(code == 1 && text.contains(problem), "{code} {text}");
     }
 }
 

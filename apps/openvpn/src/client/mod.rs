@@ -1,6 +1,7 @@
 //! A running client with its engine, data plane, device and routes, for `adit openvpn` and `adit connect`.
 
 mod engines;
+mod named_routes;
 mod network;
 mod report;
 mod steps;
@@ -72,6 +73,8 @@ pub(crate) struct Options {
     pub control: Option<std::path::PathBuf>,
     /// `allow-recursive-routing`: packets of the transport may enter the tunnel.
     pub allow_recursive: bool,
+    /// `allow-pull-fqdn`: look up names in the server's routes.
+    pub allow_names: bool,
     /// How often counters are read and [`Hooks::tick`] is called.
     pub tick: Duration,
     /// Decides on attempts to connect.
@@ -289,6 +292,7 @@ impl Client {
             server: String::new(),
             stream: false,
             network: Network::new(options.allow_recursive),
+            allow_names: options.allow_names,
             relay: None,
             proxy: None,
             tls: String::new(),
@@ -344,6 +348,7 @@ struct Running<'a, E: DrivenEngine> {
     stream: bool,
     /// The state of the network, as far as it affects the transport.
     network: Network,
+    allow_names: bool,
     /// The proxy's address for datagrams, if it relays them.
     relay: Option<SocketAddr>,
     /// The destination of the last dialled stream: the server, or the proxy in front of it.

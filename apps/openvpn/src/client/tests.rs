@@ -113,6 +113,7 @@ fn options(config: ClientConfig, device: Device, tick: Duration) -> Options {
         persist_tun: true,
         control: None,
         allow_recursive: false,
+        allow_names: false,
         tick,
         gate: None,
         authorizer: Arc::new(CertificateOnly),

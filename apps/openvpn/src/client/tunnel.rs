@@ -8,11 +8,13 @@ use adit_runtime::fault::Fault;
 use adit_runtime::host::{ApplyOutcome, HostPlan};
 
 use super::engines::DrivenEngine;
-use super::{HostReport, Running};
+use super::{HostReport, Running, named_routes};
 
 impl<E: DrivenEngine> Running<'_, E> {
     /// Sets the host up for a tunnel.
-    pub(super) async fn up(&mut self, tunnel: TunnelConfig) -> Result<(), Fault> {
+    pub(super) async fn up(&mut self, mut tunnel: TunnelConfig) -> Result<(), Fault> {
+        let left_out = named_routes::resolve(&mut tunnel, self.allow_names).await;
+        left_out.iter().for_each(|line| tracing::warn!("{line}"));
         let (plan, notes) = self.hooks.plan(&tunnel)?;
         notes.iter().for_each(|note| tracing::warn!("{note}"));
         if self.hooked.is_some() {
@@ -68,7 +70,9 @@ impl<E: DrivenEngine> Running<'_, E> {
     }
 
     /// Handles an update of the options of a session that continues. Only differences are applied.
-    pub(super) async fn updated(&mut self, tunnel: TunnelConfig) -> Result<(), Fault> {
+    pub(super) async fn updated(&mut self, mut tunnel: TunnelConfig) -> Result<(), Fault> {
+        let left_out = named_routes::resolve(&mut tunnel, self.allow_names).await;
+        left_out.iter().for_each(|line| tracing::warn!("{line}"));
         let (plan, notes) = self.hooks.plan(&tunnel)?;
         notes.iter().for_each(|note| tracing::warn!("{note}"));
         if let ApplyOutcome::Changed(notes) = self.host.change(&plan).await? {

@@ -186,6 +186,7 @@ fn connect(profile: super::Profile, checker: &mut Checker) -> Result<(), Fault> 
         device: NO_DEVICE,
         persist_tun: true,
         allow_recursive: true,
+        allow_names: false,
         control: None,
         tick: TICK,
         gate: None,

@@ -163,6 +163,7 @@ fn connect(wanted: &ConnectOptions) -> Result<ExitCode, Fault> {
             persist_tun: profile.options.device.persist,
             control: Some(control_socket(wanted)),
             allow_recursive: profile.options.routes.allow_recursive,
+            allow_names: profile.client.allow_names,
             tick: Duration::from_secs(1),
             gate: None,
             authorizer: Arc::new(openvpn::LoginSource::new(&profile.client)),

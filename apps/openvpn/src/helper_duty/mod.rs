@@ -6,10 +6,10 @@
 
 mod pulled;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use adit_openvpn::config::{
@@ -21,13 +21,17 @@ use adit_runtime::helper::{Duty, DutyKind, PlanCheck, Policy};
 use adit_runtime::host::{HostPlan, Via};
 
 use self::pulled::PullPolicy;
+use crate::config_files::look_up;
 use crate::connect::{self, ConnectOptions};
 use crate::openvpn;
 
 /// The helper of `adit openvpn`; its arguments are the command line.
 pub const OPENVPN: DutyKind = DutyKind {
     name: "openvpn",
-    read: |arguments| Ok(Box::new(OpenvpnDuty(serde_json::from_value(arguments)?))),
+    read: |arguments| {
+        let (arguments, names) = serde_json::from_value(arguments)?;
+        Ok(Box::new(OpenvpnDuty { arguments, names }))
+    },
 };
 
 /// The helper of `adit connect`; its arguments are the [`ConnectOptions`].
@@ -36,12 +40,16 @@ pub const CONNECT: DutyKind = DutyKind {
     read: |arguments| Ok(Box::new(ConnectDuty(serde_json::from_value(arguments)?))),
 };
 
-struct OpenvpnDuty(Vec<String>);
+struct OpenvpnDuty {
+    arguments: Vec<String>,
+    /// The addresses of names in routes, as the network process found them.
+    names: BTreeMap<String, Vec<Ipv4Addr>>,
+}
 
 impl Duty for OpenvpnDuty {
     fn policy(&self, piped: &[(PathBuf, Vec<u8>)], parent: u32) -> Result<Policy, Fault> {
-        let files = FileRecorder { piped, read: Default::default() };
-        let options = config::parse(&self.0, &files)
+        let files = FileRecorder { piped, names: Some(&self.names), read: Default::default() };
+        let options = config::parse(&self.arguments, &files)
             .map_err(|e| Fault::operator(format!("Options error: {e}")))?;
         policy(options, files, openvpn::control_socket(parent))
     }
@@ -51,7 +59,7 @@ struct ConnectDuty(ConnectOptions);
 
 impl Duty for ConnectDuty {
     fn policy(&self, piped: &[(PathBuf, Vec<u8>)], _: u32) -> Result<Policy, Fault> {
-        let files = FileRecorder { piped, read: Default::default() };
+        let files = FileRecorder { piped, names: None, read: Default::default() };
         let options = connect::options(&self.0, &files)?;
         policy(options, files, connect::control_socket(&self.0))
     }
@@ -117,6 +125,7 @@ impl PlanCheck for Configured {
 /// Reads the configuration's files and records them, with the contents of pipes.
 struct FileRecorder<'a> {
     piped: &'a [(PathBuf, Vec<u8>)],
+    names: Option<&'a BTreeMap<String, Vec<Ipv4Addr>>>,
     read: std::cell::RefCell<BTreeSet<PathBuf>>,
 }
 
@@ -127,6 +136,13 @@ impl Files for FileRecorder<'_> {
         }
         self.read.borrow_mut().insert(path.to_owned());
         fs::read(path)
+    }
+
+    fn look_up(&self, name: &str) -> io::Result<Vec<Ipv4Addr>> {
+        match self.names.and_then(|names| names.get(name)) {
+            Some(known) => Ok(known.clone()),
+            None => look_up(name),
+        }
     }
 }
 
@@ -162,6 +178,10 @@ impl Scope {
             let is_number = |name: &str| name.bytes().all(|b| b.is_ascii_digit());
             self.policy.readable.insert(directory.clone());
             self.policy.folders.insert(directory.clone(), is_number);
+        }
+        if let Some(pkcs12) = &tls.pkcs12 {
+            self.readable_source(Some(&pkcs12.file));
+            self.readable_source(pkcs12.extra.as_ref());
         }
         if let Some(identity) = &tls.identity {
             self.readable_source(Some(&identity.cert));

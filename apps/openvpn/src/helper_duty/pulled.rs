@@ -75,9 +75,11 @@ impl PlanCheck for PullPolicy {
             mtu,
             mac,
             tx_queue_len,
+            rate,
             addresses,
             far4,
             routes,
+            table,
             redirect,
             remote,
             policy,
@@ -98,8 +100,13 @@ impl PlanCheck for PullPolicy {
             return Err("plan: policy-routing, allow-lan or kill-switch of another value".into());
         }
         let base = &self.base;
-        if (device, mac, tx_queue_len) != (&base.device, &base.mac, &base.tx_queue_len) {
+        if (device, mac, tx_queue_len, rate)
+            != (&base.device, &base.mac, &base.tx_queue_len, &base.rate)
+        {
             return Err("plan: the configuration has another device".into());
+        }
+        if *table != base.table {
+            return Err("plan: the configuration has another routing table".into());
         }
         if *mtu < MTU_LEAST {
             return Err(format!("plan: an MTU of {mtu}"));

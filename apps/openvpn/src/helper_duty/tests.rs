@@ -8,7 +8,8 @@ const CLIENT: &str = "client\ndev tun7\nremote vpn.example 1194\nca ca.crt\ncert
                       bind-dev eth9\n";
 
 fn derive(text: &str) -> Policy {
-    let duty = OpenvpnDuty(vec!["--config".into(), "x.conf".into()]);
+    let arguments = vec!["--config".into(), "x.conf".into()];
+    let duty = OpenvpnDuty { arguments, names: BTreeMap::new() };
     duty.policy(&[("x.conf".into(), text.as_bytes().to_vec())], 1).unwrap()
 }
 
@@ -45,7 +46,9 @@ fn a_plan_is_refused_for_one_thing_alone() {
     assert!(with(|plan| plan.device = Device::Tun(None)).contains("device"));
     assert!(with(|plan| plan.mac = Some([2; 6])).contains("device"));
     assert!(with(|plan| plan.tx_queue_len = Some(1)).contains("device"));
+    assert!(with(|plan| plan.rate = Some(1000)).contains("device"));
     assert!(with(|plan| plan.mtu = 67).contains("MTU"));
+    assert!(with(|plan| plan.table = Some(7)).contains("table"));
     for odd in ["127.0.0.1/8", "0.0.0.0/0", "224.0.0.1/4"] {
         let mut plan = plan();
         plan.addresses = vec![odd.parse().unwrap()];
@@ -88,7 +91,11 @@ fn a_plan_that_follows_from_the_configuration_must_be_that_one() {
                  route remote_host 255.255.255.255 net_gateway\nremote 192.0.2.1\n";
     for text in [server, point] {
         let policy = derive(text);
-        let files = FileRecorder { piped: &[("x".into(), text.into())], read: Default::default() };
+        let files = FileRecorder {
+            piped: &[("x".into(), text.into())],
+            names: None,
+            read: Default::default(),
+        };
         let args = ["--config".to_owned(), "x".to_owned()];
         let options = &config::parse(&args, &files).unwrap();
         let remote = Some("192.0.2.1:1194".parse().unwrap());
@@ -272,6 +279,7 @@ fn a_configured_plan_is_permitted_without_its_routes() {
         &["x.conf".into()],
         &FileRecorder {
             piped: &[("x.conf".into(), text.as_bytes().to_vec())],
+            names: None,
             read: Default::default(),
         },
     );
@@ -293,4 +301,20 @@ fn programs_are_permitted_with_script_security_alone() {
     let paths: Vec<_> = allowed.programs.iter().map(|program| program.path.as_str()).collect();
     assert_eq!(paths, ["/etc/openvpn/up.sh"]);
     assert!(allowed.variables.permit("dev", "tun0") && !allowed.variables.permit("PATH", "/tmp"));
+}
+
+#[test]
+fn names_in_routes_have_the_addresses_that_the_network_process_found() {
+    let text = "dev tun\nserver 10.8.0.0 255.255.255.0\ntopology subnet\nca a\ncert b\nkey c\n\
+                dh none\nroute gateway.invalid\n";
+    let arguments = vec!["--config".to_owned(), "x.conf".to_owned()];
+    let piped: [(PathBuf, Vec<u8>); 1] = [("x.conf".into(), text.into())];
+    let names = BTreeMap::from([("gateway.invalid".to_owned(), vec![[192, 0, 2, 7].into()])]);
+    let duty = OpenvpnDuty { arguments: arguments.clone(), names: names.clone() };
+    let policy = duty.policy(&piped, 1).unwrap();
+    let files = FileRecorder { piped: &piped, names: Some(&names), read: Default::default() };
+    let options = config::parse(&arguments, &files).unwrap();
+    let wanted = openvpn::configured_plan(&options, None).unwrap();
+    assert!(wanted.routes.iter().any(|route| route.net == "192.0.2.7/32".parse().unwrap()));
+    apply(&policy, wanted).unwrap();
 }

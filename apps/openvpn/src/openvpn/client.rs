@@ -10,7 +10,7 @@ use adit_engine::{Link, Random};
 use adit_linux::privileges::Capability;
 use adit_openvpn::Reason;
 use adit_openvpn::client::{ClientEvent, TunnelConfig};
-use adit_openvpn::config::{ClientOptions, DialOptions, Options, PeerKeys, Remap, Role};
+use adit_openvpn::config::{ClientOptions, DialOptions, Options, PeerKeys, Role};
 use adit_openvpn::data_format::BlockSuite;
 use adit_openvpn::negotiate::DnsOptions;
 
@@ -25,7 +25,7 @@ use adit_openvpn_service::compat_log;
 use adit_runtime::authorize::Authorizer;
 use adit_runtime::clock::unix_time;
 use adit_runtime::control::CertificateReport;
-use adit_runtime::driver::{DialSettings, Dialled, Endpoint};
+use adit_runtime::driver::{AddressBook, DialSettings, Dialled, Endpoint};
 use adit_runtime::fault::Fault;
 use adit_runtime::host::{ApplyOutcome, DnsInUse, HostPlan};
 use adit_runtime::instance::{EndReason, Reaction};
@@ -57,6 +57,7 @@ pub(super) fn prepare(
         tracing::warn!("WARNING: {fault}");
     }
     let wrap = key_files::wrap(options)?;
+    preresolve(options, &role.dial);
     let order = order(&role.dial)?;
     let dial = convert::dial_settings(options, &role.dial, ask)?;
     let credentials = login::first_login(role, ask)?;
@@ -79,6 +80,14 @@ pub(super) fn prepare(
         management: None,
         authorizer,
     })
+}
+
+/// Looks up the names of the remotes now, if the configuration requests it or `chroot` makes it impossible later.
+pub(super) fn preresolve(options: &Options, dial: &DialOptions) {
+    if dial.preresolve || (options.process.chroot.is_some() && !dial.random_hostname) {
+        let problems = AddressBook::preresolve(&dial.remotes);
+        problems.iter().for_each(|problem| tracing::warn!("{problem}"));
+    }
 }
 
 /// Returns the order of the remotes, shuffled with `remote-random`.
@@ -128,6 +137,7 @@ pub(super) async fn run(
         control: super::server::own_control_socket(),
         allow_recursive: options.routes.allow_recursive,
         authorizer,
+        allow_names: matches!(&options.role, Role::Client(client) if client.allow_names),
         tick: Duration::from_secs(1),
         gate,
         scripts: Scripts::new(options, plugins.clone()),
@@ -291,6 +301,9 @@ impl Hooks for ClientHooks<'_> {
             | ClientEvent::AuthPending(_)
             | ClientEvent::ServerInfo(_) => {}
             ClientEvent::Note(text) => say!(3, "{text}"),
+            ClientEvent::Path(path) if self.options.mtu_test => {
+                say!(1, "NOTE: Empirical MTU test completed: {path}");
+            }
             ClientEvent::Path(path) => say!(3, "{path}"),
             ClientEvent::Warning(text) => tracing::warn!("{text}"),
         }
@@ -354,12 +367,7 @@ impl Hooks for ClientHooks<'_> {
     }
 
     fn signal(&mut self, signal: Signal) -> Reaction {
-        let signal = match (signal, self.options.process.remap_usr1) {
-            (Signal::User1, Some(Remap::Hangup)) => Signal::Hangup,
-            (Signal::User1, Some(Remap::Terminate)) => Signal::Terminate,
-            (signal, _) => signal,
-        };
-        match signal {
+        match super::server::remapped(signal, self.options.process.remap_usr1) {
             Signal::Terminate | Signal::Interrupt => {
                 if self.options.session.exit_notify.is_some() {
                     say!(1, "SIGTERM received, sending exit notification to peer");

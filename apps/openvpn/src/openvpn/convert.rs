@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use adit_engine::{Family, Transport};
+use adit_linux::udp::Fragmentation;
 use adit_openvpn::client::{ClientConfig, Credentials, Remote, Route, TunnelConfig};
 use adit_openvpn::config::{
-    self, ClientOptions, DeviceKind, DialOptions, Listen, Options, Role, Routes, ServerOptions,
-    UserPass,
+    self, ClientOptions, DeviceKind, DialOptions, Listen, MtuDiscovery, Options, Role, Routes,
+    ServerOptions, UserPass,
 };
 use adit_openvpn::keys::TokenKey;
 use adit_openvpn::negotiate::{DnsSettings, DnsTransport, PullFilters, RouteContext};
@@ -138,6 +139,8 @@ pub(crate) fn dial_settings(
         receive_buffer: options.socket.receive_buffer.map(|size| size as usize),
         send_buffer: options.socket.send_buffer.map(|size| size as usize),
         gro: true,
+        fragmentation: fragmentation(options),
+        persist_remote: dialled.persist_remote,
         resolve_retry,
         bind_streams: options.socket.bind_streams,
         connect_timeout: dialled.connect_timeout,
@@ -192,7 +195,17 @@ pub(super) fn socket_tuning(options: &Options) -> SocketTuning {
         device: options.socket.device.clone(),
         receive_buffer: options.socket.receive_buffer.map(|size| size as usize),
         send_buffer: options.socket.send_buffer.map(|size| size as usize),
+        fragmentation: fragmentation(options),
         streams: stream_options(options),
+    }
+}
+
+/// Returns the setting of `mtu-disc`.
+pub(super) fn fragmentation(options: &Options) -> Fragmentation {
+    match options.socket.mtu_discovery {
+        None | Some(MtuDiscovery::No) => Fragmentation::Allowed,
+        Some(MtuDiscovery::Maybe) => Fragmentation::Local,
+        Some(MtuDiscovery::Yes) => Fragmentation::Forbidden,
     }
 }
 
@@ -282,6 +295,8 @@ pub(crate) fn bare_plan(options: &Options) -> HostPlan {
         mtu: options.session.tun_mtu,
         mac: options.device.mac,
         tx_queue_len: options.device.tx_queue,
+        rate: options.device.rate,
+        table: options.routes.table,
         ..HostPlan::default()
     }
 }

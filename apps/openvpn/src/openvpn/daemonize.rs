@@ -13,6 +13,7 @@ use adit_openvpn::config::{self, Options};
 
 use super::environment::Environment;
 use super::scripts;
+use crate::config_files::route_names;
 use crate::helper_duty::OPENVPN;
 use crate::plugin_host::Plugins;
 use adit_runtime::fault::Fault;
@@ -115,7 +116,7 @@ impl Daemonizer {
             self.pid_file = Some(PidFile::write(path)?);
         }
         // The helper is a child of the background process, which is still root.
-        self.helper = helper::start(&OPENVPN, &args, piped)?;
+        self.helper = helper::start(&OPENVPN, &(args, route_names()), piped)?;
         Ok(())
     }
 
@@ -159,6 +160,17 @@ impl Daemonizer {
     ) -> Result<(), Fault> {
         let process = &options.process;
         let is_root = nix::unistd::geteuid().is_root();
+        if let Some(root) = &process.chroot
+            && !self.dropped
+            && self.helper.is_none()
+        {
+            // Without the helper, the process could read no file outside the directory again.
+            return Err(Fault::environment(format!(
+                "chroot to '{}' failed: it needs root and the helper process; start the program as root, or \
+                 remove chroot",
+                root.display()
+            )));
+        }
         // The process was started without root, so the operator chose its privileges.
         if self.dropped || (!is_root && !process.mlock) {
             if !self.dropped && (process.user.is_some() || process.group.is_some()) {
@@ -170,6 +182,7 @@ impl Daemonizer {
         let wanted = PrivilegeOptions {
             user: process.user.clone(),
             group: process.group.clone(),
+            root: process.chroot.clone(),
             lock_memory: process.mlock,
         };
         // Without a helper and without `user`, the process keeps the privileges to restart.
@@ -178,6 +191,9 @@ impl Daemonizer {
         let dropped = privileges::drop(&wanted, self.helper.is_some(), needed)?;
         self.dropped = true;
         self.changed_user = dropped.user.is_some();
+        if let Some(root) = &process.chroot {
+            say!(1, "chroot to '{}' and cd to '/' succeeded", root.display());
+        }
         if let Some(name) = &dropped.group {
             say!(1, "GID set to {name}");
         }

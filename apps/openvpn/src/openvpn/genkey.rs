@@ -6,6 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use adit_openvpn::keys::{Metadata, ServerKey, StaticKey, TokenKey};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use zeroize::Zeroizing;
 
 use adit_runtime::clock::unix_time;
@@ -19,10 +21,12 @@ struct KeyRequest<'a> {
     kind: &'a str,
     file: Option<&'a str>,
     server_key: Option<&'a str>,
+    /// The metadata of a client's key, in base64.
+    metadata: Option<&'a str>,
 }
 
 /// Generates a key if the arguments ask for one: `--genkey secret FILE`, `--genkey --secret FILE`,
-/// `--genkey tls-crypt-v2-server FILE`, `--tls-crypt-v2 KEY --genkey tls-crypt-v2-client FILE`.
+/// `--genkey tls-crypt-v2-server FILE`, `--tls-crypt-v2 KEY --genkey tls-crypt-v2-client FILE [METADATA]`.
 ///
 /// # Errors
 /// The kind of key does not exist, or a file cannot be read or written.
@@ -43,7 +47,8 @@ fn wanted<'a>(args: &[&'a str]) -> Option<KeyRequest<'a>> {
         Some(kind) => (kind, plain(at.saturating_add(2))),
         None => ("secret", after("--secret")),
     };
-    Some(KeyRequest { kind, file, server_key: after("--tls-crypt-v2") })
+    let metadata = plain(at.saturating_add(3)).filter(|_| kind == "tls-crypt-v2-client");
+    Some(KeyRequest { kind, file, server_key: after("--tls-crypt-v2"), metadata })
 }
 
 fn make(wanted: &KeyRequest<'_>) -> Result<Zeroizing<String>, Fault> {
@@ -60,9 +65,14 @@ fn make(wanted: &KeyRequest<'_>) -> Result<Zeroizing<String>, Fault> {
             let problem = |e: String| Fault::operator(format!("tls-crypt-v2: '{path}': {e}"));
             let text = std::fs::read_to_string(path).map_err(|e| problem(e.to_string()))?;
             let server = ServerKey::parse(&text).map_err(|e| problem(e.to_string()))?;
-            let made = Metadata::Timestamp(unix_time().0);
+            let made = match wanted.metadata {
+                Some(text) => Metadata::User(BASE64_STANDARD.decode(text).map_err(|e| {
+                    Fault::operator(format!("genkey: the metadata is not base64: {e}"))
+                })?),
+                None => Metadata::Timestamp(unix_time().0),
+            };
             let key = server.client_key(StaticKey::new(random::bytes()?), Some(&made));
-            key.map(|key| key.to_pem()).map_err(|e| Fault::ours(e.to_string()))
+            key.map(|key| key.to_pem()).map_err(|e| Fault::operator(format!("genkey: {e}")))
         }
         other => Err(Fault::operator(format!(
             "genkey {other}: this kind is not supported; use secret, tls-auth, tls-crypt, \
@@ -93,7 +103,8 @@ mod tests {
 
     #[test]
     fn both_forms_of_the_command_are_understood() {
-        let secret = |file| Some(KeyRequest { kind: "secret", file, server_key: None });
+        let bare = KeyRequest { kind: "secret", file: None, server_key: None, metadata: None };
+        let secret = |file| Some(KeyRequest { file, ..bare.clone() });
         assert_eq!(wanted(&["--genkey", "secret", "ta.key"]), secret(Some("ta.key")));
         assert_eq!(wanted(&["--genkey", "--secret", "ta.key"]), secret(Some("ta.key")));
         assert_eq!(wanted(&["--genkey", "secret"]), secret(None));
@@ -101,7 +112,11 @@ mod tests {
         let client =
             wanted(&["--tls-crypt-v2", "s.key", "--genkey", "tls-crypt-v2-client", "c.key"]);
         let (file, server_key) = (Some("c.key"), Some("s.key"));
-        assert_eq!(client, Some(KeyRequest { kind: "tls-crypt-v2-client", file, server_key }));
+        let kind = "tls-crypt-v2-client";
+        assert_eq!(client, Some(KeyRequest { kind, file, server_key, metadata: None }));
+        let words = ["--genkey", kind, "c.key", "aGk=", "--tls-crypt-v2", "s.key"];
+        let metadata = Some("aGk=");
+        assert_eq!(wanted(&words), Some(KeyRequest { kind, file, server_key, metadata }));
     }
 
     #[test]
@@ -110,13 +125,20 @@ mod tests {
         let path = dir.path().join("server.key").display().to_string();
         let args = |words: &[&str]| words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>();
         run(&args(&["--genkey", "tls-crypt-v2-server", &path])).unwrap().unwrap();
-        let wanted =
-            KeyRequest { kind: "tls-crypt-v2-client", file: None, server_key: Some(path.as_str()) };
+        let server_key = Some(path.as_str());
+        let kind = "tls-crypt-v2-client";
+        let wanted = KeyRequest { kind, file: None, server_key, metadata: None };
         let client = adit_openvpn::keys::ClientKey::parse(&make(&wanted).unwrap()).unwrap();
         let server = ServerKey::parse(&std::fs::read_to_string(&path).unwrap()).unwrap();
         let unwrapped = server.unwrap(&client.wkc).unwrap();
         assert_eq!(unwrapped.kc.as_bytes(), client.kc.as_bytes());
         assert!(matches!(unwrapped.metadata, Some(Metadata::Timestamp(_))));
+        let named = KeyRequest { metadata: Some("aGVsbG8="), ..wanted.clone() };
+        let client = adit_openvpn::keys::ClientKey::parse(&make(&named).unwrap()).unwrap();
+        let unwrapped = server.unwrap(&client.wkc).unwrap();
+        assert_eq!(unwrapped.metadata, Some(Metadata::User(b"hello".to_vec())));
+        let odd = KeyRequest { metadata: Some("not base64!"), ..wanted };
+        assert!(make(&odd).unwrap_err().to_string().contains("base64"));
     }
 
     #[test]
@@ -132,7 +154,7 @@ mod tests {
 
     #[test]
     fn an_unknown_kind_is_named() {
-        let wanted = |kind| KeyRequest { kind, file: None, server_key: None };
+        let wanted = |kind| KeyRequest { kind, file: None, server_key: None, metadata: None };
         assert!(make(&wanted("token")).unwrap_err().to_string().contains("genkey token"));
         TokenKey::parse(&make(&wanted("auth-token")).unwrap()).unwrap();
     }

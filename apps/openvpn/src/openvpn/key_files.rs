@@ -12,8 +12,8 @@ use adit_linux::terminal;
 use adit_openvpn::client::Credentials;
 use adit_openvpn::client::challenge::respond;
 use adit_openvpn::config::{
-    AskPass, ExternalCert, ExternalKey, NameKind, Options, Padding, PeerKeys, Role, Source, Tls,
-    TlsVersion, Usage, UserPass, Wrap,
+    AskPass, ExternalCert, ExternalKey, NameKind, Options, Padding, PeerKeys, Pkcs12, Role, Source,
+    Tls, TlsVersion, Usage, UserPass, Wrap,
 };
 use adit_openvpn::keys::{ClientKey, Direction, ServerKey, StaticKey, TokenKey};
 use adit_openvpn::tls::{
@@ -23,7 +23,7 @@ use adit_openvpn::tls::{
 use adit_openvpn::wrap::WrapConfig;
 use zeroize::Zeroizing;
 
-use super::capath;
+use super::{capath, pkcs12};
 use adit_runtime::control::CertificateReport;
 use adit_runtime::expiry;
 use adit_runtime::fault::Fault;
@@ -63,8 +63,9 @@ pub(crate) fn read(directive: &str, source: &Source) -> Result<Pem, Fault> {
 }
 
 /// Directives whose files contain keys or passwords.
-const SECRET: [&str; 10] = [
+const SECRET: [&str; 11] = [
     "key",
+    "pkcs12",
     "tls-auth",
     "tls-crypt",
     "tls-crypt-v2",
@@ -169,6 +170,9 @@ impl TlsMaterial {
         if let Some(AskPass::File(path)) = &options.askpass {
             common.key_password = Some(first_line("askpass", path)?);
         }
+        if let Some(pkcs12) = &options.pkcs12 {
+            add_pkcs12(&mut common, pkcs12, options.askpass.as_ref())?;
+        }
         Ok(Self {
             common,
             client_certificates: options.client_certificates,
@@ -266,6 +270,50 @@ impl TlsMaterial {
     pub(crate) fn set_crl(&mut self, crl: Pem) {
         self.common.crl = Some(crl);
     }
+}
+
+/// Adds the contents of the file in `pkcs12`; asks for its password if necessary.
+fn add_pkcs12(
+    common: &mut CommonTlsOptions,
+    wanted: &Pkcs12,
+    askpass: Option<&AskPass>,
+) -> Result<(), Fault> {
+    let origin = wanted.file.to_string();
+    let content = read("pkcs12", &wanted.file)?;
+    let bytes = match wanted.file {
+        Source::File(_) => content.bytes,
+        Source::Inline { .. } => pkcs12::from_base64(&content.bytes)
+            .ok_or_else(|| Fault::operator(format!("pkcs12: {origin} is not base64")))?,
+    };
+    let mut password = common.key_password.take().unwrap_or_default();
+    let may_ask = !matches!(askpass, Some(AskPass::File(_))) && io::stdin().is_terminal();
+    let mut tries = PASSWORD_TRIES;
+    let bundle = loop {
+        match pkcs12::open(&bytes, &password) {
+            Ok(bundle) => break bundle,
+            Err(problem) if problem.is_password() && may_ask && tries > 0 => {
+                tries -= 1;
+                password = prompt("Enter Private Key Password: ")?;
+            }
+            Err(problem) => return Err(Fault::operator(format!("pkcs12: {origin}: {problem}"))),
+        }
+    };
+    common.cert = Some(Pem::new(origin.clone(), bundle.certificate.as_bytes()));
+    common.key = Some(Pem::new(origin.clone(), bundle.key.as_bytes()));
+    let mut extra = bundle.intermediates.into_bytes();
+    if let Some(more) = &wanted.extra {
+        extra.extend_from_slice(&read("extra-certs", more)?.bytes);
+    }
+    common.extra_certs = (!extra.is_empty()).then(|| Pem::new(origin.clone(), extra));
+    // With `ca`, the authorities in the file are not trusted, as in openvpn.
+    if common.ca.is_none() && common.peer_fingerprints.is_empty() {
+        if bundle.roots.is_empty() {
+            let problem = format!("pkcs12: {origin} contains no authority: add ca FILE");
+            return Err(Fault::operator(problem));
+        }
+        common.ca = Some(Pem::new(origin, bundle.roots.as_bytes()));
+    }
+    Ok(())
 }
 
 fn version(version: TlsVersion) -> tls::TlsVersion {

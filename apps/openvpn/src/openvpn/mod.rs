@@ -1,5 +1,6 @@
 //! `adit openvpn`: the command line, config files, log lines and status files of `openvpn` 2.6.
 
+mod alone;
 pub(crate) mod authorization;
 mod capath;
 mod client;
@@ -11,6 +12,7 @@ mod key_files;
 mod login;
 mod management;
 mod p2p;
+mod pkcs12;
 mod pool_persist;
 pub(crate) mod scripts;
 mod server;
@@ -19,6 +21,7 @@ mod status;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use adit_openvpn::config::{self, Log, LogTo, Options, Role};
@@ -58,8 +61,8 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
     if let Some(code) = answer_without_tunnel(&args) {
         return code;
     }
-    if let Some(made) = genkey::run(&args) {
-        return made.map_or_else(
+    if let Some(done) = genkey::run(&args).or_else(|| alone::run(&args)) {
+        return done.map_or_else(
             |fault| {
                 eprintln!("{fault}");
                 ExitCode::from(FAILURE)
@@ -68,11 +71,11 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
         );
     }
     let mut ground = Daemonizer::default();
-    let mut management = None;
+    let (mut management, mut kept) = (None, None);
     let code = loop {
-        match round(&args, &mut ground, &mut management) {
+        match round(&args, &mut ground, &mut management, &mut kept) {
             Ok(Next::Exit(code)) => break code,
-            Ok(Next::Restart) => {}
+            Ok(Next::Restart | Next::Again) => {}
             Err(fault) => {
                 if let Some(management) = &management {
                     management.handle().fatal(&fault.to_string());
@@ -133,6 +136,8 @@ enum Next {
     Exit(ExitCode),
     /// SIGHUP: start again from the beginning and read the configuration again.
     Restart,
+    /// SIGUSR1 at a server: start again with the same configuration.
+    Again,
 }
 
 /// Handles arguments that need no tunnel.
@@ -143,9 +148,7 @@ fn answer_without_tunnel(args: &[String]) -> Option<ExitCode> {
         None | Some("--help") => println!(
             "{BANNER}\n\nUsage: adit openvpn --config FILE [--OPTION [ARG]...]...\n       adit openvpn \
              FILE\n\nTakes the directives of openvpn 2.6 as client, server or one of two points, over UDP \
-             and TCP, with TUN and TAP devices.\nAlone: --version, --genkey TYPE [FILE], --show-ciphers, \
-             --show-digests, --show-tls, --show-curves, --show-groups.\nExample: adit openvpn --config \
-             client.ovpn --verb 3\n\n{}",
+             and TCP, with TUN and TAP devices.\nExample: adit openvpn --config client.ovpn --verb 3\n\n{}",
             config::help().trim_end()
         ),
         Some(mode) => match show::list(mode) {
@@ -156,39 +159,19 @@ fn answer_without_tunnel(args: &[String]) -> Option<ExitCode> {
     Some(ExitCode::SUCCESS)
 }
 
-/// Runs from the start, or from one SIGHUP, to the next SIGHUP.
+/// Runs from the start, or from one restart, to the next one. `kept` is the configuration, if it is not read again.
 fn round(
     args: &[String],
     ground: &mut Daemonizer,
     management: &mut Option<Management>,
+    kept: &mut Option<Options>,
 ) -> Result<Next, Fault> {
-    if let Some(helper) = helper::current() {
-        // The helper reads the configuration first, and then lets this process read the files that it names.
-        helper.call(Request::Reload, &[])?;
-    }
-    let files = Configs::default();
-    let options = config::parse(args, &files).map_err(|e| {
-        Fault::operator(format!("Options error: {e}\nUse --help for more information."))
-    })?;
     let first = !ground.logging();
-    if first {
-        scripts::check(&options)?;
-    }
-    start_log(&options, !first)?;
-    ground.log_started();
-    for warning in &options.warnings {
-        tracing::warn!("{warning}");
-    }
-    options.echo.iter().for_each(|text| say!(1, "ECHO:{text}"));
-    options.directives.iter().for_each(|directive| say!(4, "Option: {directive}"));
-    say!(1, "{BANNER}");
-    if options.script_security >= scripts::RUNS_PROGRAMS {
-        tracing::warn!(
-            "NOTE: the current --script-security setting may allow this configuration to call user-defined scripts"
-        );
-    }
+    let (options, piped) = match kept.take() {
+        Some(options) => (options, Vec::new()),
+        None => read_configuration(args, ground)?,
+    };
     ground.open_plugins(&options)?;
-    let piped = files.into_piped();
     if first {
         *management = Management::open(&options)?;
     }
@@ -200,7 +183,7 @@ fn round(
     let mut management = management.as_mut();
     let handle = management.as_ref().map(|management| management.handle());
     // Keys may be prompted for on the terminal, so this must precede leaving it.
-    match &options.role {
+    let next = match &options.role {
         Role::Client(role) => {
             let mut prepared = client::prepare(&options, role, &mut *asked(&mut management))?;
             prepared.management = handle;
@@ -225,7 +208,46 @@ fn round(
             scripts::start(&options)?;
             run(management, server::run(prepared, &options, role, ground))
         }
+    }?;
+    if matches!(next, Next::Again) {
+        *kept = Some(options);
     }
+    Ok(next)
+}
+
+/// Files that can be read only once, with their contents.
+type PipedFiles = Vec<(PathBuf, Vec<u8>)>;
+
+/// Reads the configuration, and logs what it says.
+fn read_configuration(
+    args: &[String],
+    ground: &mut Daemonizer,
+) -> Result<(Options, PipedFiles), Fault> {
+    if let Some(helper) = helper::current() {
+        // The helper reads the configuration first, and then lets this process read the files that it names.
+        helper.call(Request::Reload, &[])?;
+    }
+    let files = Configs::default();
+    let options = config::parse(args, &files).map_err(|e| {
+        Fault::operator(format!("Options error: {e}\nUse --help for more information."))
+    })?;
+    if !ground.logging() {
+        scripts::check(&options)?;
+    }
+    start_log(&options, ground.logging())?;
+    ground.log_started();
+    for warning in &options.warnings {
+        tracing::warn!("{warning}");
+    }
+    options.echo.iter().for_each(|text| say!(1, "ECHO:{text}"));
+    options.directives.iter().for_each(|directive| say!(4, "Option: {directive}"));
+    say!(1, "{BANNER}");
+    if options.script_security >= scripts::RUNS_PROGRAMS {
+        tracing::warn!(
+            "NOTE: the current --script-security setting may allow this configuration to call user-defined scripts"
+        );
+    }
+    Ok((options, files.into_piped()))
 }
 
 /// Returns the party that enters passwords: the management client, if the configuration says so, or the terminal.

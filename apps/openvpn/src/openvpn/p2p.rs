@@ -12,7 +12,7 @@ use adit_openvpn::p2p::{Ifconfig4, PeerConfig, PeerTls, RemotePolicy, StaticConf
 use adit_openvpn::wrap::WrapConfig;
 use ipnet::IpNet;
 
-use super::client::{self, PreparedClient, open_status, order};
+use super::client::{self, PreparedClient, open_status, order, preresolve};
 use super::{Ask, Next, convert, daemonize::Daemonizer, key_files};
 use crate::client::{Kind, ListenSocket};
 use adit_openvpn_service::unbound;
@@ -28,6 +28,7 @@ pub(super) fn prepare(
     role: &PeerOptions,
     ask: &mut dyn Ask,
 ) -> Result<PreparedClient, Fault> {
+    preresolve(options, &role.dial);
     let remotes = order(&role.dial)?
         .into_iter()
         .filter_map(|index| role.dial.remotes.get(index))
@@ -114,6 +115,7 @@ fn listen(options: &Options) -> Result<ListenSocket, Fault> {
     udp.device.clone_from(&options.socket.device);
     udp.recv_buffer = options.socket.receive_buffer.map_or(udp.recv_buffer, |size| size as usize);
     udp.send_buffer = options.socket.send_buffer.map_or(udp.send_buffer, |size| size as usize);
+    udp.fragmentation = convert::fragmentation(options);
     helper::sockets::udp(&udp)
         .map(ListenSocket::Datagrams)
         .map_err(|e| unbound(Transport::Udp, listener, &convert::socket_tuning(options), &e))

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use adit_engine::command::Counters;
 use adit_linux::plugin::Kind;
-use adit_openvpn::config::{Options, ServerOptions, Source, Wrap};
+use adit_openvpn::config::{Options, Remap, ServerOptions, Source, Wrap};
 use adit_openvpn::server::{ServerConfig, ServerEvent, Topology};
 use adit_openvpn::tls::{Pem, ServerTls};
 use ipnet::IpNet;
@@ -208,6 +208,8 @@ pub(super) async fn run(
         management: management.map(|handle| ServerReports::new(handle, role)),
         scripts,
         chain,
+        remap_usr1: options.process.remap_usr1,
+        restarted_by: "SIGHUP",
     };
     let ended = service.run(&mut owner).await?;
     owner.close().await?;
@@ -223,8 +225,8 @@ pub(super) async fn run(
     }
     Ok(match ended {
         EndReason::Restart => {
-            say!(1, "SIGHUP[hard,] received, process restarting");
-            Next::Restart
+            say!(1, "{}[hard,] received, process restarting", owner.restarted_by);
+            if owner.restarted_by == "SIGUSR1" { Next::Again } else { Next::Restart }
         }
         EndReason::Signal(Signal::Interrupt) => {
             say!(1, "SIGINT[hard,] received, process exiting");
@@ -273,6 +275,15 @@ fn forget_dead_sockets(folder: &Path) {
     }
 }
 
+/// Applies `remap-usr1`.
+pub(super) fn remapped(signal: Signal, remap: Option<Remap>) -> Signal {
+    match (signal, remap) {
+        (Signal::User1, Some(Remap::Hangup)) => Signal::Hangup,
+        (Signal::User1, Some(Remap::Terminate)) => Signal::Terminate,
+        (signal, _) => signal,
+    }
+}
+
 /// With at most this many sessions, the rows are refreshed every second, so that the last status file is up to date. With more, they are
 /// refreshed only when the file is written.
 const ROWS_EVERY_TICK: usize = 100;
@@ -295,6 +306,9 @@ struct ServerHooks<'a> {
     scripts: Option<Scripts>,
     /// The checks of clients, which take note of their sessions.
     chain: Option<Chain>,
+    remap_usr1: Option<Remap>,
+    /// The signal that restarts the server, for the log.
+    restarted_by: &'static str,
 }
 
 impl Hooks for ServerHooks<'_> {
@@ -336,6 +350,7 @@ impl Hooks for ServerHooks<'_> {
     }
 
     fn signal(&mut self, signal: Signal, sessions: &Sessions) -> Reaction {
+        let signal = remapped(signal, self.remap_usr1);
         match signal {
             Signal::Terminate | Signal::Interrupt => Reaction::Stop,
             Signal::Hangup | Signal::User1 if self.ground.has_dropped() => {
@@ -345,7 +360,10 @@ impl Hooks for ServerHooks<'_> {
                 );
                 Reaction::Reload
             }
-            Signal::Hangup | Signal::User1 => Reaction::Restart,
+            Signal::Hangup | Signal::User1 => {
+                self.restarted_by = if signal == Signal::User1 { "SIGUSR1" } else { "SIGHUP" };
+                Reaction::Restart
+            }
             Signal::User2 => {
                 self.rows = sessions.iter().map(row).collect();
                 let status = Status::Server(self.rows.clone());
@@ -554,6 +572,20 @@ mod tests {
         forget_dead_sockets(dir.path());
         let left = ["openvpn-1.sock", "openvpn-2.sock", "server.sock", "openvpn-3.sock"];
         assert_eq!(left.map(|name| path(name).exists()), [true, false, true, true]);
+    }
+
+    #[test]
+    fn one_signal_alone_can_mean_another() {
+        let all = [
+            (Signal::User1, Some(Remap::Hangup), Signal::Hangup),
+            (Signal::User1, Some(Remap::Terminate), Signal::Terminate),
+            (Signal::User1, None, Signal::User1),
+            (Signal::User2, Some(Remap::Terminate), Signal::User2),
+            (Signal::Hangup, Some(Remap::Terminate), Signal::Hangup),
+        ];
+        for (signal, remap, expected) in all {
+            assert_eq!(remapped(signal, remap), expected);
+        }
     }
 
     fn crl() -> (tempfile::TempDir, CrlFile) {

@@ -5,7 +5,7 @@ use super::{Spec, alone};
 /// Each row is on one line, whatever its length.
 #[rustfmt::skip]
 pub(super) const TABLE: &[Spec] = &[
-    alone("genkey", "--genkey secret|tls-crypt-v2-server [FILE], or --tls-crypt-v2 KEY --genkey tls-crypt-v2-client [FILE] [METADATA]", "Makes a key; the metadata of a client's key is base64."),
+    alone("genkey", "--genkey secret|tls-crypt-v2-server|auth-token [FILE], or --tls-crypt-v2 KEY --genkey tls-crypt-v2-client [FILE] [METADATA]", "Makes a key; the metadata of a client's key is base64."),
     alone("help", "--help", "Prints all directives."),
     alone("mktun", "--mktun --dev NAME [--dev-type tun|tap] [--user NAME] [--group NAME]", "Makes a device that stays."),
     alone("rmtun", "--rmtun --dev NAME [--dev-type tun|tap]", "Removes such a device."),
