@@ -8,6 +8,7 @@ mod files;
 mod filter;
 mod formats;
 mod hooks;
+mod host;
 mod laptop;
 mod limits;
 mod logins;
@@ -19,6 +20,7 @@ mod postgres;
 mod proxies;
 mod refusals;
 mod roaming;
+mod server_files;
 mod server_hooks;
 mod several;
 mod sizes;
@@ -113,6 +115,14 @@ const SCENARIOS: &[(&str, &[Roles], ScenarioFn)] = &[
     ("login-static-challenge", ADIT_CLIENT, logins::static_challenge),
     ("login-file-read-again", ADIT_CLIENT, logins::password_file_read_again),
     ("debian-service", ADIT_SERVES, files::debian_service),
+    ("server-files", ADIT_SERVES, server_files::all),
+    ("chroot", ALL, host::chroot),
+    ("pkcs12-and-large-curve", ALL, host::pkcs12_and_large_curve),
+    ("key-with-metadata", MIXED, host::key_with_metadata),
+    ("persistent-device", MIXED, host::persistent_device),
+    ("mtu-disc", ALL, host::no_fragmentation),
+    ("shaper", ADIT_CLIENT, host::rate_limit),
+    ("allow-pull-fqdn", ALL, host::pushed_name),
     ("client-certificate-expired", ALL, refusals::client_expired),
     ("client-certificate-of-the-future", ALL, refusals::client_of_the_future),
     ("client-of-another-authority", ALL, refusals::client_of_another_authority),
