@@ -1,11 +1,14 @@
-//! The host's second thread, which sends deferred answers and logs what plugins print. It never calls a plugin, so a
-//! plugin that blocks does not delay it.
+//! The host's second thread, which sends deferred answers, logs what plugins print, and ends the host when the network
+//! process has ended. It never calls a plugin, so a plugin that blocks does not delay it.
 
 use std::io::{self, PipeReader, Read};
 use std::sync::Arc;
 use std::time::Duration;
 
 use adit_linux::poll::{Events, Interest, Poller};
+use adit_linux::process::open_process;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, getppid};
 
 use super::deferred::DeferredCalls;
 use super::protocol::Message;
@@ -16,8 +19,12 @@ const INTERVAL: Duration = Duration::from_millis(100);
 /// The maximum length of a line that a plugin prints. A longer one is split.
 const MAX_LINE: usize = 1024;
 
+/// How long plugins may take to close after the network process has ended. One that blocks would keep the host alive.
+const FAREWELL: Duration = Duration::from_secs(10);
+
 const OUTPUT: u64 = 1;
 const ADDED: u64 = 2;
+const ENDED: u64 = 3;
 
 /// Redirects the output of plugins to a thread, and starts the thread.
 pub(super) fn start(
@@ -26,11 +33,17 @@ pub(super) fn start(
     print: fn(String),
 ) -> io::Result<()> {
     let (output, writer) = io::pipe()?;
+    let network_process = open_process(getppid().as_raw().unsigned_abs())?;
     let poller = Poller::new()?;
+    poller.add(&network_process, ENDED, Interest::READ)?;
     poller.add(&output, OUTPUT, Interest::READ)?;
     poller.add(deferred.added(), ADDED, Interest::READ)?;
     let thread = std::thread::Builder::new().name("background".into());
-    thread.spawn(move || run(&poller, &deferred, output, send, print))?;
+    thread.spawn(move || {
+        // The poller watches it as long as it is open.
+        let _network_process = network_process;
+        run(&poller, &deferred, output, send, print);
+    })?;
     nix::unistd::dup2_stdout(&writer)?;
     nix::unistd::dup2_stderr(&writer)?;
     Ok(())
@@ -50,6 +63,11 @@ fn run(
             return;
         }
         for event in events.iter() {
+            if event.token == ENDED {
+                // The process usually ends during this time.
+                std::thread::sleep(FAREWELL);
+                let _ = kill(Pid::this(), Signal::SIGKILL);
+            }
             if event.token == ADDED {
                 deferred.added().drain();
                 continue;

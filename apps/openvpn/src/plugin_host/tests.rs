@@ -259,6 +259,53 @@ async fn a_plugin_that_blocks_is_refused_after_a_time_and_used_again_afterwards(
     assert_eq!(fixture.log().iter().filter(|line| line.starts_with("call 5 uid")).count(), 1);
 }
 
+/// The variable with the directory of a host whose network process this program plays.
+const KILLED: &str = "ADIT_TEST_PLUGIN_DIR";
+
+/// Is the network process of the next test: calls a plugin that blocks, and waits to be killed.
+#[tokio::test]
+async fn the_network_process_of_another_test() {
+    if let Some(notes) = std::env::var_os(KILLED) {
+        let fixture = Fixture::new();
+        let plugins = fixture.start("mask=0x21 on=0:block");
+        plugins.notify(call(Kind::Up));
+        let called = || fixture.log().iter().any(|line| line.starts_with("call 0 "));
+        until("the plugin is called", called).await;
+        fs::write(notes, fixture.path("")).unwrap();
+        std::future::pending::<()>().await;
+    }
+}
+
+#[tokio::test]
+async fn a_plugin_that_blocks_ends_soon_after_the_network_process() {
+    let dir = tempfile::tempdir().unwrap();
+    let notes = dir.path().join("notes");
+    let mut network_process = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "plugin_host::tests::the_network_process_of_another_test", "--nocapture"])
+        .env(KILLED, &notes)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    until("the plugin blocks", || notes.exists()).await;
+    let host = children(network_process.id());
+    assert_eq!(host.len(), 1);
+    network_process.kill().unwrap();
+    network_process.wait().unwrap();
+    let left = fs::read_to_string(&notes).unwrap();
+    until("the host has ended", || !Path::new(&format!("/proc/{}", host[0])).exists()).await;
+    fs::remove_dir_all(left).unwrap();
+}
+
+/// Returns the processes that a process has started.
+fn children(pid: u32) -> Vec<u32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let lists =
+        tasks.map(|task| fs::read_to_string(task.unwrap().path().join("children")).unwrap());
+    lists
+        .flat_map(|list| list.split(' ').filter_map(|id| id.parse().ok()).collect::<Vec<_>>())
+        .collect()
+}
+
 #[tokio::test]
 async fn waiting_calls_are_bounded() {
     let fixture = Fixture::new();
