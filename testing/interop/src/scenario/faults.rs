@@ -83,10 +83,10 @@ fn unknown_directive(scenario: &Scenario<'_>) -> Result<String> {
 /// A directive that `openvpn` supports and adit does not is refused by name, never ignored.
 fn later_directive(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = scenario.configs();
-    configs.server("tls-verify /usr/local/bin/check");
+    configs.server("vlan-tagging");
     let line = format!("server.conf{}", last_line(&configs.server));
     let pair = Pair::new()?;
-    expect(server(scenario, &pair, &configs.server)?, OPERATOR, &[&line, "tls-verify"])
+    expect(server(scenario, &pair, &configs.server)?, OPERATOR, &[&line, "vlan-tagging"])
 }
 
 fn bad_number(scenario: &Scenario<'_>) -> Result<String> {

@@ -36,8 +36,9 @@ impl Inner {
             return Err(failure(DIRECTIVE, &finished.status).into());
         };
         let mut state = deferred.content();
-        // The chain's time limit ends the wait.
-        while state.first() == Some(&DEFERRED) {
+        let is_deferred = state.first() == Some(&DEFERRED);
+        // The chain's time limit ends the wait. An empty file is one that the program has truncated to write its answer.
+        while is_deferred && matches!(state.first(), None | Some(&DEFERRED)) {
             state = deferred.changed().await;
         }
         match state.first() {

@@ -328,6 +328,10 @@ async fn client_connect_writes_settings_at_once_or_later_or_refuses() {
         assert!(!asked.is_finished(), "it is deferred");
         let written = fake.state().files.remove(0);
         written[0].write(route.as_bytes());
+        // A shell truncates the file before it writes.
+        written[1].write(b"");
+        settle().await;
+        assert!(!asked.is_finished(), "an empty file is no answer");
         written[1].write(answer);
         let params = asked.await.unwrap();
         assert_eq!(params.is_ok(), accepted);
