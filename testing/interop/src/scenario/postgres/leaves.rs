@@ -13,13 +13,13 @@ pub(super) const SCENARIOS: &[(&str, ScenarioFn)] =
 const LEAF: i64 = 8 << 20;
 
 fn rotation(scenario: &Scenario<'_>) -> Result<String> {
-    // Leaves of 16 MiB; on a busy machine the other traffic takes several times the transfer itself.
-    let init = ["--durability", "relaxed", "--retention", "256MiB"];
+    // Leaves of 32 MiB; on a busy machine the other traffic takes several times the transfer itself, and none may be dropped.
+    let init = ["--durability", "relaxed", "--retention", "512MiB"];
     let bed = PostgresTestbed::new(scenario, 2, &Plan { init: &init, ..Plan::default() })?;
     let both = Both::start(&bed)?;
     flows(&bed)?;
     let (one, two) = (bed.node(0)?, bed.node(1)?);
-    tcp(&one.space, &two.space, two.v4()?, 48_000_000)
+    tcp(&one.space, &two.space, two.v4()?, 96_000_000)
         .map_err(|failure| Failure(bed.failure_with_logs(&failure.0)))?;
     both.finish(&bed, u32::MAX)?;
     let leaves =
