@@ -138,10 +138,14 @@ static void put(const char *path, const char *text)
     }
 }
 
+/* Waits for the file. If the log is gone, the test has ended, and with it its directory. */
 static void wait_for_go(struct state *state)
 {
     struct stat unused;
     while (state->go && stat(state->go, &unused) != 0) {
+        if (state->log && stat(state->log, &unused) != 0) {
+            _exit(1);
+        }
         usleep(5000);
     }
 }
