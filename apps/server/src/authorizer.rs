@@ -306,23 +306,17 @@ impl Authorizer for RegistryAuthorizer {
 #[cfg(test)]
 mod tests {
     use super::super::clients::{ClientRequest, add, disable, enable, open_store, renew, revoke};
-    use super::super::init::{NewServer, init};
     use super::super::users::{self, UserRequest};
     use std::fs;
 
     use super::*;
+    use crate::testing;
 
     /// Tests each check of the registry separately.
     #[test]
     fn only_the_current_certificate_of_an_active_client_is_let_in() {
         let dir = tempfile::tempdir().unwrap();
-        let paths = Paths::new(Some(dir.path())).unwrap();
-        let choices = NewServer {
-            host: Some("h".into()),
-            network: Some("10.199.31.0/24".parse().unwrap()),
-            ..NewServer::default()
-        };
-        init(&paths, &choices, false).unwrap();
+        let paths = server(&dir);
         let wanted = ClientRequest {
             name: "a".into(),
             address: Some("10.199.31.77".parse().unwrap()),
@@ -353,16 +347,9 @@ mod tests {
         fs::remove_file(authority.store.files().clients).unwrap();
         assert!(authority.decide("a", &serial).is_err());
     }
+
     fn server(dir: &tempfile::TempDir) -> Paths {
-        let paths = Paths::new(Some(dir.path())).unwrap();
-        let choices = NewServer {
-            host: Some("h".into()),
-            listen: vec!["udp/1194".parse().unwrap()],
-            network: Some("10.199.31.0/24".parse().unwrap()),
-            ..NewServer::default()
-        };
-        init(&paths, &choices, false).unwrap();
-        paths
+        testing::server(dir).0
     }
 
     fn identity(serial: &str, user: Option<(&str, &str)>) -> Identity {

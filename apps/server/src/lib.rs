@@ -23,6 +23,8 @@ mod serve;
 mod settings;
 mod settings_keys;
 mod status;
+#[cfg(test)]
+mod testing;
 mod up;
 pub mod users;
 

@@ -95,10 +95,10 @@ fn listed(names: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::super::clients::{self, ClientRequest};
-    use super::super::super::init::{NewServer, init};
     use super::super::super::users::{self, UserRequest};
     use super::super::Level;
     use super::*;
+    use crate::testing::server;
 
     struct Setup {
         _dir: tempfile::TempDir,
@@ -109,14 +109,7 @@ mod tests {
     impl Setup {
         fn new() -> Self {
             let dir = tempfile::tempdir().unwrap();
-            let paths = Paths::new(Some(dir.path())).unwrap();
-            let choices = NewServer {
-                host: Some("h".into()),
-                listen: vec!["udp/1194".parse().unwrap()],
-                network: Some("10.199.31.0/24".parse().unwrap()),
-                ..NewServer::default()
-            };
-            let settings = init(&paths, &choices, false).unwrap().settings;
+            let (paths, settings) = server(&dir);
             Self { _dir: dir, paths, settings }
         }
 

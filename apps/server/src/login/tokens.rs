@@ -108,38 +108,20 @@ impl std::fmt::Debug for Tokens {
 
 #[cfg(test)]
 mod tests {
-    use adit_pki::{PasswordHash, UserState};
-
     use super::*;
+    use crate::testing::{alice, folders};
 
     const NOW: u64 = 1_795_000_000;
 
     fn user() -> User {
-        User {
-            name: "alice".parse().unwrap(),
-            created: 0,
-            state: UserState::Active,
-            groups: Vec::new(),
-            clients: Vec::new(),
-            password: PasswordHash::of_no_user().unwrap(),
-            totp: None,
-            recovery: Vec::new(),
-            revision: 3,
-            changed: 0,
-        }
-    }
-
-    fn paths(dir: &tempfile::TempDir) -> Paths {
-        let paths = Paths::new(Some(dir.path())).unwrap();
-        paths.create().unwrap();
-        paths
+        User { revision: 3, ..alice() }
     }
 
     /// In each case only one part differs.
     #[test]
     fn a_token_is_valid_for_its_user_client_revision_and_time_only() {
         let dir = tempfile::tempdir().unwrap();
-        let tokens = Tokens::open(&paths(&dir)).unwrap();
+        let tokens = Tokens::open(&folders(&dir)).unwrap();
         let token = tokens.issue(&user(), "laptop", NOW);
         assert!(Tokens::is_token(&token) && token.len() < 128);
         let alice = ("alice", Some(3));
@@ -164,7 +146,7 @@ mod tests {
     #[test]
     fn an_altered_token_is_not_valid() {
         let dir = tempfile::tempdir().unwrap();
-        let tokens = Tokens::open(&paths(&dir)).unwrap();
+        let tokens = Tokens::open(&folders(&dir)).unwrap();
         let token = tokens.issue(&user(), "laptop", NOW);
         let verify = |text: &str| tokens.verify(text, ("alice", Some(3)), "laptop", NOW);
         for at in 0..token.len() {
@@ -181,7 +163,7 @@ mod tests {
     #[test]
     fn tokens_survive_a_restart_but_not_a_new_key() {
         let dir = tempfile::tempdir().unwrap();
-        let paths = paths(&dir);
+        let paths = folders(&dir);
         let token = Tokens::open(&paths).unwrap().issue(&user(), "laptop", NOW);
         let verify = |tokens: &Tokens| tokens.verify(&token, ("alice", Some(3)), "laptop", NOW);
         assert_eq!(verify(&Tokens::open(&paths).unwrap()), Some(NOW));

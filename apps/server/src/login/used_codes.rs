@@ -126,37 +126,25 @@ impl UsedCodes {
 
 #[cfg(test)]
 mod tests {
-    use adit_pki::{PasswordHash, TotpSecret, UserState};
+    use adit_pki::TotpSecret;
 
     use super::*;
+    use crate::testing::{alice, folders};
 
     const NOW: u64 = 1_795_000_000;
 
     fn user(codes: &[&str]) -> User {
         User {
-            name: "alice".parse().unwrap(),
-            created: 0,
-            state: UserState::Active,
-            groups: Vec::new(),
-            clients: Vec::new(),
-            password: PasswordHash::of_no_user().unwrap(),
             totp: Some(TotpSecret::generate().unwrap()),
             recovery: codes.iter().map(|code| RecoveryHash::of(code).unwrap()).collect(),
-            revision: 0,
-            changed: 0,
+            ..alice()
         }
-    }
-
-    fn paths(dir: &tempfile::TempDir) -> Paths {
-        let paths = Paths::new(Some(dir.path())).unwrap();
-        paths.create().unwrap();
-        paths
     }
 
     #[test]
     fn a_code_works_once_even_after_a_restart() {
         let dir = tempfile::tempdir().unwrap();
-        let (paths, user) = (paths(&dir), user(&[]));
+        let (paths, user) = (folders(&dir), user(&[]));
         let code = user.totp.as_ref().unwrap().code_at(NOW);
         let used = UsedCodes::open(&paths);
         assert_eq!(used.redeem(&user, "000", NOW), CodeUse::Wrong);
@@ -172,7 +160,7 @@ mod tests {
     fn a_recovery_code_works_once_and_only_for_its_user() {
         let dir = tempfile::tempdir().unwrap();
         let (one, other) = ("aaaa-bbbb-cccc-dddd", "aaaa-bbbb-cccc-eeee");
-        let (paths, user) = (paths(&dir), user(&[one, other]));
+        let (paths, user) = (folders(&dir), user(&[one, other]));
         let used = UsedCodes::open(&paths);
         assert_eq!(used.recovery_left(&user), 2);
         assert_eq!(used.redeem(&user, "aaaa-bbbb-cccc-ffff", NOW), CodeUse::Wrong);
@@ -188,7 +176,7 @@ mod tests {
     #[test]
     fn a_recovery_code_whose_use_cannot_be_recorded_is_refused() {
         let dir = tempfile::tempdir().unwrap();
-        let (paths, user) = (paths(&dir), user(&["aaaa-bbbb-cccc-dddd"]));
+        let (paths, user) = (folders(&dir), user(&["aaaa-bbbb-cccc-dddd"]));
         let used = UsedCodes::open(&paths);
         fs::create_dir_all(UsedCodes::file(&paths).join("in the way")).unwrap();
         for _ in 0..2 {
@@ -202,7 +190,7 @@ mod tests {
     #[test]
     fn a_damaged_file_is_ignored() {
         let dir = tempfile::tempdir().unwrap();
-        let (paths, user) = (paths(&dir), user(&[]));
+        let (paths, user) = (folders(&dir), user(&[]));
         fs::write(UsedCodes::file(&paths), "{").unwrap();
         let code = user.totp.as_ref().unwrap().code_at(NOW);
         assert_eq!(UsedCodes::open(&paths).redeem(&user, &code, NOW), CodeUse::Accepted);

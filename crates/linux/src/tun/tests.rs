@@ -392,7 +392,7 @@ fn a_persistent_device_stays_until_it_is_removed() {
         let made = ns.run(|| make_persistent(name, mode, Some(65534), Some(65534))).unwrap();
         assert_eq!(made.unwrap(), name);
         let exists = || ns.configure(async |net| net.link(name).await).unwrap().is_ok();
-        assert!(exists(), "nobody has it open");
+        assert!(exists(), "no process has it open");
         assert_eq!(ns.run(|| remove_persistent(name, mode)).unwrap().unwrap(), name);
         let deadline = Instant::now() + Duration::from_secs(30);
         while exists() {

@@ -416,7 +416,7 @@ fn a_server_of_user_names_refuses_clients_without_one() {
     let mut w = World::new(with(checks), 1);
     let c = w.connect(client_config(Settings::default()), Impairment::default(), 1);
     assert!(w.run(10 * SECOND, |w| stopped(w, c).is_some()));
-    assert!(refused(&w, "no user name") && w.identities.is_empty(), "nobody was asked");
+    assert!(refused(&w, "no user name") && w.identities.is_empty(), "no question was asked");
     join(&mut w, login("alice", "secret"));
 }
 
@@ -636,5 +636,5 @@ fn a_token_of_another_session_is_refused_in_a_renegotiation() {
     w.to_client(c, Input::AuthResponse(request, stolen));
     assert!(w.run(10 * SECOND, |w| !w.downs().is_empty()), "{:?}", w.events);
     assert!(w.downs()[0].contains("not valid for this user"), "{:?}", w.downs());
-    assert_eq!((rekeyed(&w), w.identities.len()), (0, 1), "nobody was asked again");
+    assert_eq!((rekeyed(&w), w.identities.len()), (0, 1), "no further question was asked");
 }
