@@ -17,7 +17,7 @@ use adit_openvpn::server::{ServerConfig, ServerEvent, Topology};
 use adit_openvpn::tls::{Pem, ServerTls};
 use ipnet::IpNet;
 
-use super::authorization::{Chain, Check, FurtherChecks, PluginCheck};
+use super::authorization::{Chain, Check, PluginCheck};
 use super::client::open_status;
 use super::management::{self, ServerReports};
 use super::pool_persist::PoolPersistFile;
@@ -88,11 +88,9 @@ pub(super) fn prepare(
             directory.display()
         )));
     }
-    let further =
-        FurtherChecks { plugins: plugin_check(options, role, plugins), ..FurtherChecks::default() };
     let passwords = plugins.is_some_and(|plugins| plugins.wants(Kind::AuthUserPassVerify));
     engine.checks.require_username |= passwords && !role.username_optional;
-    let chain = Chain::of_server(options, role, &mut engine, further);
+    let chain = Chain::of_server(options, role, &mut engine, plugin_check(options, role, plugins));
     let listeners = convert::listeners(options)?;
     let lease_file =
         role.pool_persist.as_ref().and_then(|persist| PoolPersistFile::open(persist, net30));

@@ -11,15 +11,6 @@ use super::file_thread::FileThread;
 use super::{Chain, ChainSettings, Check, ClientPrograms, FactSettings, LAST};
 use crate::openvpn::environment::Environment;
 
-/// The checks that are neither programs nor files.
-#[derive(Default)]
-pub(crate) struct FurtherChecks {
-    /// The plugins, which are asked before the programs.
-    pub(crate) plugins: Option<Arc<dyn Check>>,
-    /// The management client, which is asked after the programs.
-    pub(crate) management: Option<Arc<dyn Check>>,
-}
-
 impl Chain {
     /// Creates the chain that checks a client's server. `None` if the configuration checks nothing that the engine does
     /// not check itself.
@@ -56,7 +47,7 @@ impl Chain {
         options: &Options,
         role: &ServerOptions,
         engine: &mut ServerConfig,
-        further: FurtherChecks,
+        plugins: Option<Arc<dyn Check>>,
     ) -> Option<Self> {
         let hooks = &options.hooks;
         let patience = options.session.hand_window;
@@ -67,8 +58,8 @@ impl Chain {
             let files = ClientConfigDir::new(folder, role.ccd_exclusive, rules, thread.clone());
             checks.push(Arc::new(files));
         }
-        let asks_others = further.plugins.is_some() || further.management.is_some();
-        checks.extend(further.plugins);
+        let asks_plugins = plugins.is_some();
+        checks.extend(plugins);
         let judges = hooks.tls_verify.is_some()
             || hooks.auth_user_pass_verify.is_some()
             || hooks.tls_crypt_v2_verify.is_some();
@@ -79,7 +70,6 @@ impl Chain {
             let programs = ClientPrograms::new(options, role.client_rules, patience);
             checks.push(Arc::new(programs));
         }
-        checks.extend(further.management);
         if let Some(directory) = &options.tls.crl_directory {
             // As in openvpn, a revoked certificate is refused after tls-verify has been asked.
             checks.push(Arc::new(CrlDirectory::new(directory.clone(), thread)));
@@ -90,8 +80,8 @@ impl Chain {
         let ClientChecks { reauthorize, connect, require_username, .. } = &mut engine.checks;
         engine.authorize = true;
         *reauthorize =
-            judges || asks_others || role.ccd_exclusive || options.tls.crl_directory.is_some();
-        *connect = connects || asks_others;
+            judges || asks_plugins || role.ccd_exclusive || options.tls.crl_directory.is_some();
+        *connect = connects || asks_plugins;
         *require_username |= hooks.auth_user_pass_verify.is_some() && !role.username_optional;
         let topology = role.network4.as_ref().map(|network| network.topology);
         let tap = options.device.kind == DeviceKind::Tap;

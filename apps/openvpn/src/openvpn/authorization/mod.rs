@@ -43,7 +43,6 @@ use super::environment::Environment;
 pub(crate) use check::{
     AddressChange, ChangeKind, Check, DoneFuture, ParamsFuture, Verdict, VerdictFuture,
 };
-pub(crate) use configured::FurtherChecks;
 pub(crate) use facts::{ClientFacts, FactSettings, remapped_name};
 pub(crate) use pending::Pending;
 pub(crate) use plugins::PluginCheck;
