@@ -1,6 +1,6 @@
 //! Directives for the programs that are run when the state of the tunnel changes.
 
-use super::Field::Path;
+use super::Field::{self, Path};
 use super::{Roles, Spec, flag, one, used};
 use crate::config::ConfigError;
 use crate::config::lexer;
@@ -9,7 +9,7 @@ use crate::config::raw_config::RawConfig;
 use crate::config::reader::Directive;
 
 /// The arguments of a directive that names a program.
-const CMD: &str = "\"COMMAND [ARGUMENT ...]\"";
+pub(super) const CMD: &str = "\"COMMAND [ARGUMENT ...]\"";
 
 pub(super) const TABLE: &[Spec] = &[
     used("script-security", "LEVEL", 1..=2, |raw, d| {
@@ -20,9 +20,9 @@ pub(super) const TABLE: &[Spec] = &[
         "Which programs may run: none of the configuration's below 2, those at 2, and at 3 also with passwords \
          in their environment (1).",
     ),
-    used("up", CMD, 1..=1, |raw, d| set(raw, d, |raw| &mut raw.options.hooks.up))
+    one("up", CMD, Field::Program(|raw| &mut raw.options.hooks.up))
         .doc("A program to run when the device has its addresses."),
-    used("down", CMD, 1..=1, |raw, d| set(raw, d, |raw| &mut raw.options.hooks.down))
+    one("down", CMD, Field::Program(|raw| &mut raw.options.hooks.down))
         .doc("A program to run after the device is closed."),
     flag("down-pre", |raw| &mut raw.options.hooks.down_pre)
         .doc("Runs down before the device is closed."),
@@ -31,13 +31,11 @@ pub(super) const TABLE: &[Spec] = &[
         .doc("Sets up the device, and runs up, once the other end has answered."),
     flag("up-restart", |raw| &mut raw.options.hooks.up_restart)
         .doc("Runs up and down also at a restart that keeps the device."),
-    used("route-up", CMD, 1..=1, |raw, d| set(raw, d, |raw| &mut raw.options.hooks.route_up))
+    one("route-up", CMD, Field::Program(|raw| &mut raw.options.hooks.route_up))
         .doc("A program to run after routes are added."),
-    used("route-pre-down", CMD, 1..=1, |raw, d| {
-        set(raw, d, |raw| &mut raw.options.hooks.route_pre_down)
-    })
-    .doc("A program to run before routes are removed."),
-    used("ipchange", CMD, 1..=1, |raw, d| set(raw, d, |raw| &mut raw.options.hooks.ip_change))
+    one("route-pre-down", CMD, Field::Program(|raw| &mut raw.options.hooks.route_pre_down))
+        .doc("A program to run before routes are removed."),
+    one("ipchange", CMD, Field::Program(|raw| &mut raw.options.hooks.ip_change))
         .roles(Roles::DIALS)
         .doc("A program to run when the other end's address is authenticated or has changed."),
     used("x509-track", "[+]ATTRIBUTE", 1..=1, |raw, d| {

@@ -29,7 +29,7 @@ use std::time::Duration;
 
 use super::ConfigError;
 use super::client_file::RawClientFile;
-use super::options::Source;
+use super::options::{Program, Source};
 use super::raw_config::{RawConfig, Remote};
 use super::reader::Directive;
 
@@ -80,6 +80,8 @@ pub(super) enum Field {
     Path(fn(&mut RawConfig) -> &mut Option<PathBuf>),
     /// A file, or its content in a block.
     Source(fn(&mut RawConfig) -> &mut Option<Source>),
+    /// A program with its arguments.
+    Program(fn(&mut RawConfig) -> &mut Option<Program>),
     /// Set by a function that parses the arguments.
     Parsed(Parser),
 }
@@ -259,6 +261,7 @@ impl Field {
                     *field(raw) = Some(source);
                 }
             }
+            Self::Program(field) => hooks::set(raw, d, field)?,
             Self::Parsed(parser) => parser(raw, d)?,
         }
         Ok(())

@@ -1,21 +1,18 @@
 //! Directives for the programs that check clients, or take note of what they do.
 
-use super::Field::Path;
-use super::hooks::{program, set};
+use super::Field::{self, Path};
+use super::hooks::{CMD, program};
 use super::{DirectiveEffect, Roles, Spec, one, used};
 use crate::config::ConfigError;
 use crate::config::options::PasswordProgram;
 use crate::config::raw_config::RawConfig;
 use crate::config::reader::Directive;
 
-/// The arguments of a directive that names a program.
-const CMD: &str = "\"COMMAND [ARGUMENT ...]\"";
-
 /// The ends whose engine asks about the other end's certificate.
 const ASKS: Roles = Roles { p2p: DirectiveEffect::Refused, ..Roles::ANY };
 
 pub(super) const TABLE: &[Spec] = &[
-    used("tls-verify", CMD, 1..=1, |raw, d| set(raw, d, |raw| &mut raw.options.hooks.tls_verify))
+    one("tls-verify", CMD, Field::Program(|raw| &mut raw.options.hooks.tls_verify))
         .roles(ASKS)
         .tls()
         .doc("A program that checks each certificate of the other end, the root's first."),
@@ -26,31 +23,25 @@ pub(super) const TABLE: &[Spec] = &[
     used("auth-user-pass-verify", AUTH_USER_PASS_VERIFY, 2..=2, auth_user_pass_verify)
         .roles(Roles::SERVER)
         .doc("A program that checks clients' user names and passwords, at once or later."),
-    used("client-connect", CMD, 1..=1, |raw, d| {
-        set(raw, d, |raw| &mut raw.options.hooks.client_connect)
-    })
-    .roles(Roles::SERVER)
-    .doc("A program that admits a client, and may write further settings for it."),
-    used("client-disconnect", CMD, 1..=1, |raw, d| {
-        set(raw, d, |raw| &mut raw.options.hooks.client_disconnect)
-    })
-    .roles(Roles::SERVER)
-    .doc("A program to run when a client's session has ended."),
-    used("learn-address", CMD, 1..=1, |raw, d| {
-        set(raw, d, |raw| &mut raw.options.hooks.learn_address)
-    })
-    .roles(Roles::SERVER)
-    .doc("A program to run before a client gets an address, and after it has lost it."),
-    used("tls-crypt-v2-verify", CMD, 1..=1, |raw, d| {
-        set(raw, d, |raw| &mut raw.options.hooks.tls_crypt_v2_verify)
-    })
+    one("client-connect", CMD, Field::Program(|raw| &mut raw.options.hooks.client_connect))
+        .roles(Roles::SERVER)
+        .doc("A program that admits a client, and may write further settings for it."),
+    one("client-disconnect", CMD, Field::Program(|raw| &mut raw.options.hooks.client_disconnect))
+        .roles(Roles::SERVER)
+        .doc("A program to run when a client's session has ended."),
+    one("learn-address", CMD, Field::Program(|raw| &mut raw.options.hooks.learn_address))
+        .roles(Roles::SERVER)
+        .doc("A program to run before a client gets an address, and after it has lost it."),
+    one(
+        "tls-crypt-v2-verify",
+        CMD,
+        Field::Program(|raw| &mut raw.options.hooks.tls_crypt_v2_verify),
+    )
     .roles(Roles::SERVER)
     .doc("A program that checks the metadata of a client's tls-crypt-v2 key."),
-    used("client-crresponse", CMD, 1..=1, |raw, d| {
-        set(raw, d, |raw| &mut raw.options.hooks.client_cr_response)
-    })
-    .roles(Roles::SERVER)
-    .doc("A program that checks a client's response to a challenge of auth-user-pass-verify."),
+    one("client-crresponse", CMD, Field::Program(|raw| &mut raw.options.hooks.client_cr_response))
+        .roles(Roles::SERVER)
+        .doc("A program that checks a client's response to a challenge of auth-user-pass-verify."),
 ];
 
 const AUTH_USER_PASS_VERIFY: &str = "\"COMMAND [ARGUMENT ...]\" via-env|via-file";
