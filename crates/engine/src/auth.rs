@@ -40,7 +40,8 @@ pub struct Identity {
     pub password: Option<Zeroizing<String>>,
     /// The peer's address outside the tunnel.
     pub address: Option<IpAddr>,
-    /// The verified certificates: the peer's first, then its issuers; empty without a certificate.
+    /// The verified certificates: the peer's first, then its issuers. Empty without a certificate, or if the engine is
+    /// not configured to describe them.
     pub certificates: Vec<CertificateFacts>,
     /// The peer info (`IV_VER`, `UV_ID`, ...). Names consist of letters, digits and underscores; values have no control
     /// characters.

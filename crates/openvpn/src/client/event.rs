@@ -27,7 +27,8 @@ pub enum ClientEvent {
         server: PeerIdentity,
         /// The TLS version and suite, for the log.
         tls: String,
-        /// The contents of the server's verified certificates, for programs; its own first, then its issuers'.
+        /// The contents of the server's verified certificates, for programs; its own first, then its issuers'. Empty
+        /// unless [`Settings::describe_certificates`](crate::session::Settings::describe_certificates).
         certificates: Vec<CertificateFacts>,
     },
     /// A part of the server's PUSH_REPLY or PUSH_UPDATE, as it arrived but without its secrets.

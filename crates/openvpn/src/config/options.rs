@@ -110,7 +110,12 @@ impl Default for Options {
 impl Options {
     /// Returns the engines' settings, with the keys of [`Self::wrap`].
     pub fn settings(&self, wrap: WrapConfig) -> Settings {
-        Settings { wrap, ..self.session.clone() }
+        Settings {
+            wrap,
+            describe_certificates: self.hooks.programs().next().is_some()
+                || !self.process.plugins.is_empty(),
+            ..self.session.clone()
+        }
     }
 }
 

@@ -2,10 +2,12 @@ use std::time::Duration;
 
 use crate::negotiate::DataCipher;
 use adit_crypto::Cipher;
+use adit_engine::CertificateFacts;
 use adit_engine::auth::Inactive;
 use adit_engine::command::Keepalive;
 
 use crate::data_format::Framing;
+use crate::tls::TlsSession;
 use crate::wrap::WrapConfig;
 
 /// The limits after which the data key is replaced.
@@ -114,6 +116,8 @@ pub struct Settings {
     pub connect_freq: Option<Frequency>,
     /// `connect-freq-initial`: how many first packets from one network are answered; `None` for 500 in 10 s.
     pub connect_freq_initial: Option<Frequency>,
+    /// Whether requests and events contain the peer's certificates as plain data, which takes time in every handshake.
+    pub describe_certificates: bool,
 }
 
 /// A number of events in any period of this length.
@@ -126,6 +130,11 @@ pub struct Frequency {
 }
 
 impl Settings {
+    /// Returns the peer's certificates as plain data, or nothing if no request or event is to contain them.
+    pub(crate) fn certificates_of(&self, tls: &TlsSession) -> Vec<CertificateFacts> {
+        if self.describe_certificates { tls.certificate_facts() } else { Vec::new() }
+    }
+
     /// Returns the maximum length of a packet after decompression; `None` if packets are not
     /// decompressed.
     pub(crate) fn longest_decompressed(&self, framing: Framing) -> Option<u16> {
@@ -196,6 +205,7 @@ impl Default for Settings {
             single_session: false,
             connect_freq: None,
             connect_freq_initial: None,
+            describe_certificates: false,
         }
     }
 }

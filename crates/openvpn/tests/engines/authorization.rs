@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use adit_engine::auth::{Rejection, Response, TokenState};
-use adit_engine::{UnixTime, auth};
+use adit_engine::{Identity, UnixTime, auth};
 use adit_openvpn::Reason;
 use adit_openvpn::client::{ClientAuth, ClientConfig, ClientEvent, Credentials};
 use adit_openvpn::data_format::{Input, Notice, Outbox};
@@ -228,8 +228,11 @@ fn a_request_describes_the_client() {
     let server = ServerKey::new(&[7; ServerKey::LEN]);
     let metadata = Metadata::User(b"tag".to_vec());
     let key = server.client_key(StaticKey::new([9; StaticKey::LEN]), Some(&metadata));
-    let settings =
-        Settings { wrap: WrapConfig::tls_crypt_v2_server(server), ..Settings::default() };
+    let settings = Settings {
+        wrap: WrapConfig::tls_crypt_v2_server(server),
+        describe_certificates: true,
+        ..Settings::default()
+    };
     let config = ServerConfig { authorize: true, checks: reauthorize(), ..server_config(settings) };
     let mut w = World::new(config, 1);
     let wrap = WrapConfig::TlsCryptV2Client { key: key.expect("a key") };
@@ -256,6 +259,33 @@ fn a_request_describes_the_client() {
     let session = first.session;
     join(&mut w, ClientConfig { settings, ..login("bob", "x") });
     assert_ne!(w.identities[2].session, session);
+}
+
+/// What takes time in every handshake is done only where something asks for it.
+#[test]
+fn certificates_are_described_only_if_something_reads_them() {
+    for describe_certificates in [false, true] {
+        let settings = Settings { describe_certificates, ..Settings::default() };
+        let checks = ClientChecks { reauthorize: true, ..connect_too() };
+        let config =
+            ServerConfig { authorize: true, checks, ..server_config(settings.clone()) };
+        let mut w = World::new(config, 1);
+        let c = join(&mut w, client_config(settings));
+        renegotiate(&mut w);
+        assert!(w.run(10 * SECOND, |w| rekeyed(w) == 1));
+        let known = |identity: &Identity| {
+            assert!(!identity.fingerprint.is_empty() && identity.common_name == "client");
+            identity.certificates.len()
+        };
+        let wanted = if describe_certificates { 2 } else { 0 };
+        assert_eq!(w.identities.iter().map(known).collect::<Vec<_>>(), [wanted; 2]);
+        assert_eq!(known(&w.connecting[0].identity), wanted);
+        let of_server = w.clients[c].events.iter().find_map(|event| match event {
+            ClientEvent::Authenticated { certificates, .. } => Some(certificates.len()),
+            _ => None,
+        });
+        assert_eq!(of_server, Some(wanted));
+    }
 }
 
 /// While the request about a renegotiation waits, packets pass under the former key, and the next key is unknown to the

@@ -38,6 +38,11 @@ pub(crate) enum Verdict {
 ///
 /// The futures run on the control thread, which serves all other clients meanwhile, so they must not block.
 pub(crate) trait Check: Send + Sync {
+    /// Returns whether the check reads the client's certificates, or the variables about them.
+    fn reads_certificates(&self) -> bool {
+        true
+    }
+
     /// Judges the metadata of the client's tls-crypt-v2 key (`tls-crypt-v2-verify`), before anything else.
     fn verify_key(&self, facts: &Arc<ClientFacts>) -> VerdictFuture {
         let _ = facts;

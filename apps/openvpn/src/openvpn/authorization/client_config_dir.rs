@@ -43,6 +43,10 @@ impl ClientConfigDir {
 }
 
 impl Check for ClientConfigDir {
+    fn reads_certificates(&self) -> bool {
+        false
+    }
+
     fn parameters(&self, facts: &Arc<ClientFacts>, params: ClientParams) -> ParamsFuture {
         let (source, name) = (self.source.clone(), facts.identity.common_name.clone());
         let renegotiation = facts.identity.renegotiation;

@@ -77,6 +77,7 @@ impl Chain {
         if checks.is_empty() {
             return None;
         }
+        engine.settings.describe_certificates = read_certificates(&checks);
         let ClientChecks { reauthorize, connect, require_username, .. } = &mut engine.checks;
         engine.authorize = true;
         *reauthorize =
@@ -101,5 +102,31 @@ impl Chain {
             // The addresses behind a TAP device are those of stations, which the data plane learns.
             learns: !tap,
         }))
+    }
+}
+
+/// Returns whether any check reads the certificates of clients, whose description takes time in every handshake.
+fn read_certificates(checks: &[Arc<dyn Check>]) -> bool {
+    checks.iter().any(|check| check.reads_certificates())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn certificates_are_described_for_all_but_the_files_of_clients() {
+        let (thread, rules) = (FileThread::default(), ClientRules::default());
+        let files = ClientConfigDir::new("/ccd".into(), false, rules, thread.clone());
+        let mut checks: Vec<Arc<dyn Check>> = vec![Arc::new(files)];
+        assert!(!read_certificates(&checks));
+        checks.push(Arc::new(CrlDirectory::new("/crl".into(), thread)));
+        assert!(read_certificates(&checks));
+        let patience = Duration::from_secs(1);
+        let programs = ClientPrograms::new(&Options::default(), rules, patience);
+        checks = vec![Arc::new(programs)];
+        assert!(read_certificates(&checks));
     }
 }

@@ -142,7 +142,7 @@ impl ClientEngine {
             out.event(ClientEvent::Authenticated {
                 server,
                 tls: tls.description(),
-                certificates: tls.certificate_facts(),
+                certificates: self.config.settings.certificates_of(tls),
             });
         }
         self.stop(Reason::Checked, out);
@@ -186,7 +186,7 @@ impl ClientEngine {
                 out.event(ClientEvent::Authenticated {
                     server,
                     tls: tls.description(),
-                    certificates: tls.certificate_facts(),
+                    certificates: self.config.settings.certificates_of(tls),
                 });
                 attempt.pull = Some(PullRequest {
                     assembler: PushAssembler::default(),

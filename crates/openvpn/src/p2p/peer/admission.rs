@@ -47,7 +47,7 @@ impl PeerEngine {
         // This handshake authenticated; the others are obsolete.
         self.attempts.clear();
         let mut control_channel = attempt.control_channel;
-        let certificates = control_channel.negotiation().tls().certificate_facts();
+        let certificates = settings.certificates_of(control_channel.negotiation().tls());
         control_channel.establish(self.config.settings.tran_window);
         let link = control_channel.link;
         if let Some(responder) = &mut self.responder {

@@ -117,7 +117,7 @@ impl ServerEngine {
             username: login.username,
             password: login.password,
             address: Some(link.remote().ip()),
-            certificates: negotiation.tls().certificate_facts(),
+            certificates: self.config.settings.certificates_of(negotiation.tls()),
             peer_info: peer_info.entries().to_vec(),
             session: client.number,
             key_id: negotiation.key_id,
