@@ -14,6 +14,9 @@ pub struct RequestId(pub u64);
 /// A request whose answer may be slow: a registry lookup, a password check, a script, a person.
 #[derive(Debug)]
 pub enum Request {
+    /// May a peer begin a handshake with this tls-crypt-v2 key ([`Identity::tls_crypt_v2_metadata`])? It has proved its
+    /// address, but is not authenticated yet.
+    VerifyKey(Box<Identity>),
     /// May this authenticated peer have a session, or keep it ([`Identity::renegotiation`])?
     Authorize(Box<Identity>),
     /// The peer is authorized and its addresses are reserved. May it connect, and with which parameters?

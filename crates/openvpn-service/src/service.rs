@@ -531,7 +531,7 @@ impl Running<'_> {
 }
 
 /// Returns the counts of packets that a server's engine dropped or refused, by their names in a status report.
-pub fn server_drops(counters: &ServerCounters) -> [(&'static str, u64); 18] {
+pub fn server_drops(counters: &ServerCounters) -> [(&'static str, u64); 19] {
     [
         ("reset-limited", counters.resets_limited),
         ("stranger-bad", counters.unauthenticated_bad),
@@ -544,6 +544,7 @@ pub fn server_drops(counters: &ServerCounters) -> [(&'static str, u64); 18] {
         ("half-open-refused", counters.half_open_refused),
         ("half-open-forgotten", counters.half_open_forgotten),
         ("handshake-refused", counters.handshakes_refused),
+        ("held-excess", counters.held_excess),
         ("control-bad", counters.session_bad),
         ("control-delayed", counters.delayed),
         ("control-excess", counters.messages_excess),

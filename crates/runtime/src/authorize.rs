@@ -51,6 +51,12 @@ pub trait Authorizer: Send + Sync {
         Box::pin(std::future::ready(auth::Response::Accept(connecting.params)))
     }
 
+    /// Decides whether a peer that is not authenticated yet may begin a handshake with its tls-crypt-v2 key.
+    fn verify_key(&self, identity: Box<Identity>) -> ResponseFuture {
+        drop(identity);
+        Box::pin(std::future::ready(auth::Response::Accept(auth::ClientParams::default())))
+    }
+
     /// Decides whether a client's server is the right one.
     fn verify_server(&self, identity: Box<Identity>) -> ResponseFuture {
         drop(identity);
@@ -88,6 +94,7 @@ pub fn answer(
     pending: PendingSender,
 ) -> ResponseFuture {
     match request {
+        auth::Request::VerifyKey(identity) => authorizer.verify_key(identity),
         auth::Request::Authorize(identity) => authorizer.authorize(identity, pending),
         auth::Request::Connect(connecting) => authorizer.connect(connecting),
         auth::Request::VerifyServer(identity) => authorizer.verify_server(identity),

@@ -8,7 +8,7 @@ use super::event::ClientInfo;
 use super::pool::Lease;
 use crate::data_format::Framing;
 use crate::negotiate::PeerInfo;
-use crate::packet::SessionId;
+use crate::packet::{Control, SessionId};
 use crate::reason::Reason;
 use crate::session::{Budget, ControlChannel, DataChannel};
 use crate::tls::PeerIdentity;
@@ -31,6 +31,8 @@ pub(super) struct Client {
 
 /// The stage of a client. Only the last stage has keys, an address and a peer in the data plane.
 pub(super) enum Stage {
+    /// The key that the client brought is being verified, and TLS has not begun.
+    VerifyingKey(Box<KeyVerification>),
     /// TLS and key exchange are in progress.
     Negotiating,
     /// The client's certificate is authenticated, and a request about the client is pending.
@@ -41,6 +43,33 @@ pub(super) enum Stage {
     Connected(Box<ConnectedClient>),
     /// A newer session of the same name has replaced its session; the client is being notified.
     Replaced(Box<ReplacedClient>),
+}
+
+/// A client whose tls-crypt-v2 key is being verified.
+pub(super) struct KeyVerification {
+    pub(super) request: auth::RequestId,
+    /// The packet that begins the handshake.
+    pub(super) first: HeldPacket,
+    /// The packets that have arrived since, still wrapped.
+    pub(super) more: Vec<Vec<u8>>,
+}
+
+/// A control packet that waits to be processed.
+pub(super) struct HeldPacket {
+    header: Control<'static>,
+    payload: Vec<u8>,
+}
+
+impl HeldPacket {
+    pub(super) fn new(packet: &Control<'_>) -> Self {
+        let &Control { opcode, key_id, session, acks, remote, message, payload } = packet;
+        let header = Control { opcode, key_id, session, acks, remote, message, payload: &[] };
+        Self { header, payload: payload.to_vec() }
+    }
+
+    pub(super) fn control(&self) -> Control<'_> {
+        Control { payload: &self.payload, ..self.header }
+    }
 }
 
 /// A client whose authorization or connection is being decided.
@@ -150,6 +179,7 @@ impl Client {
     /// Returns whether the client waits for the response to this request.
     pub(super) fn waits_for(&self, request: auth::RequestId) -> bool {
         match &self.stage {
+            Stage::VerifyingKey(verification) => verification.request == request,
             Stage::Authorizing(authorizing) => authorizing.request == request,
             Stage::Connected(connected) => {
                 connected.reauthorization.as_ref().is_some_and(|again| again.request == request)
@@ -167,6 +197,10 @@ impl Client {
     /// Returns when the client's next timer expires.
     pub(super) fn deadline(&self) -> Option<(Instant, &'static str)> {
         let stage = match &self.stage {
+            // Nothing is sent before the response.
+            Stage::VerifyingKey(_) => {
+                return Some((self.control_channel.negotiation().give_up, "key verification"));
+            }
             Stage::Negotiating => None,
             Stage::Authorizing(authorizing) => Some((authorizing.until, "authorization")),
             Stage::Refused { until, .. } => Some((*until, "refused")),

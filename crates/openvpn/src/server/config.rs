@@ -97,6 +97,9 @@ pub struct ServerConfig {
 /// The checks of clients in addition to those of TLS and to [`ServerConfig::authorize`]. By default there are none.
 #[derive(Clone, Debug, Default)]
 pub struct ClientChecks {
+    /// Whether a tls-crypt-v2 key with metadata needs a response to [`adit_engine::auth::Request::VerifyKey`], before
+    /// its owner gets a reply.
+    pub verify_key: bool,
     /// Whether a connected client needs a response to [`adit_engine::auth::Request::Authorize`] in each renegotiation.
     pub reauthorize: bool,
     /// Whether an authorized client needs a response to [`adit_engine::auth::Request::Connect`].

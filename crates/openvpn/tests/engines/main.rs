@@ -7,6 +7,7 @@ mod authorization;
 mod budgets;
 mod client_login;
 mod injection;
+mod key_verification;
 mod limits;
 mod openvpn_wrap;
 mod p2p;

@@ -75,6 +75,10 @@ pub(crate) struct World {
     pub password: Option<String>,
     /// The latest authorization requests.
     pub identities: Vec<Identity>,
+    /// The requests about clients' keys.
+    pub keys: Vec<Identity>,
+    /// Whether such a request waits in `asked` until the test answers it; otherwise it is accepted.
+    pub slow_keys: bool,
     /// The latest requests about clients that are authorized.
     pub connecting: Vec<Connecting>,
     /// The response to them, or `None` to accept them with the parameters so far.
@@ -177,6 +181,8 @@ impl World {
             asked: Vec::new(),
             password: None,
             identities: Vec::new(),
+            keys: Vec::new(),
+            slow_keys: false,
             connecting: Vec::new(),
             connect_reply: None,
             slow_connect: false,
@@ -402,6 +408,13 @@ impl World {
         // Long simulations would otherwise collect thousands of certificates.
         const KEPT: usize = 64;
         match request {
+            auth::Request::VerifyKey(identity) => {
+                self.keys.push(*identity);
+                if !self.slow_keys {
+                    let response = auth::Response::Accept(auth::ClientParams::default());
+                    return Some(Again::Connect(ticket, response));
+                }
+            }
             auth::Request::Authorize(identity) => {
                 self.password = identity.password.as_ref().map(|password| password.to_string());
                 if self.identities.len() >= KEPT {

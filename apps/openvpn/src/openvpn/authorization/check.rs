@@ -43,7 +43,8 @@ pub(crate) trait Check: Send + Sync {
         true
     }
 
-    /// Judges the metadata of the client's tls-crypt-v2 key (`tls-crypt-v2-verify`), before anything else.
+    /// Judges the metadata of the client's tls-crypt-v2 key (`tls-crypt-v2-verify`), before TLS begins. Nothing else is
+    /// known about the client but its address.
     fn verify_key(&self, facts: &Arc<ClientFacts>) -> VerdictFuture {
         let _ = facts;
         Box::pin(ready(Verdict::NotMine))

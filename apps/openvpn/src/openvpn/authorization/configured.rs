@@ -60,13 +60,12 @@ impl Chain {
         }
         let asks_plugins = plugins.is_some();
         checks.extend(plugins);
-        let judges = hooks.tls_verify.is_some()
-            || hooks.auth_user_pass_verify.is_some()
-            || hooks.tls_crypt_v2_verify.is_some();
+        let judges = hooks.tls_verify.is_some() || hooks.auth_user_pass_verify.is_some();
+        let verifies_keys = hooks.tls_crypt_v2_verify.is_some();
         let connects = hooks.client_connect.is_some()
             || hooks.client_disconnect.is_some()
             || hooks.learn_address.is_some();
-        if judges || connects {
+        if judges || connects || verifies_keys {
             let programs = ClientPrograms::new(options, role.client_rules, patience);
             checks.push(Arc::new(programs));
         }
@@ -78,7 +77,9 @@ impl Chain {
             return None;
         }
         engine.settings.describe_certificates = read_certificates(&checks);
-        let ClientChecks { reauthorize, connect, require_username, .. } = &mut engine.checks;
+        let ClientChecks { verify_key, reauthorize, connect, require_username, .. } =
+            &mut engine.checks;
+        *verify_key = verifies_keys;
         engine.authorize = true;
         *reauthorize =
             judges || asks_plugins || role.ccd_exclusive || options.tls.crl_directory.is_some();

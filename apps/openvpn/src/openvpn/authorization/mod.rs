@@ -1,6 +1,7 @@
 //! Decides which clients a server accepts, and runs what its configuration wants to run for them.
 //!
 //! ```text
+//!   VerifyKey ──► metadata of the tls-crypt-v2 key ──► TLS
 //!   Authorize ──► certificates, root first ──► passwords or token ──► files of clients ──► addresses
 //!   Connect ────► client-connect ──► learn-address add ──► session
 //!   end ────────► client-disconnect ──► learn-address delete
@@ -188,6 +189,17 @@ impl Authorizer for Chain {
         Box::pin(async move { inner.connect(*connecting, turn).await.into_response() })
     }
 
+    fn verify_key(&self, identity: Box<Identity>) -> ResponseFuture {
+        let inner = Arc::clone(&self.0);
+        Box::pin(async move {
+            let facts = inner.verified(*identity);
+            match timeout(inner.settings.patience, inner.key(&facts)).await {
+                Ok(verdict) => verdict.map(|()| ClientParams::default()).into_response(),
+                Err(_) => Response::Reject("tls-crypt-v2-verify did not answer in time".into()),
+            }
+        })
+    }
+
     fn verify_server(&self, identity: Box<Identity>) -> ResponseFuture {
         let inner = Arc::clone(&self.0);
         Box::pin(async move {
@@ -237,9 +249,6 @@ impl IntoResponse for Decision {
 
 impl Inner {
     async fn authorize(&self, facts: &Arc<ClientFacts>, pending: &Pending) -> Decision {
-        for check in self.settings.checks.iter().filter(|_| !facts.identity.renegotiation) {
-            accepted(check.verify_key(facts).await)?;
-        }
         self.certificates(facts).await?;
         self.password(facts, pending).await?;
         let mut params = ClientParams::default();
@@ -248,6 +257,14 @@ impl Inner {
             params = check.parameters(facts, params).await?;
         }
         Ok(params)
+    }
+
+    /// Judges the metadata of a tls-crypt-v2 key.
+    async fn key(&self, facts: &Arc<ClientFacts>) -> Result<(), Rejection> {
+        for check in &self.settings.checks {
+            accepted(check.verify_key(facts).await)?;
+        }
+        Ok(())
     }
 
     /// Judges the chain of certificates, beginning at the root.

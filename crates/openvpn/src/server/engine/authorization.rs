@@ -1,6 +1,8 @@
 //! The requests about clients: whether a client may have a session or keep it, and with which parameters.
 //!
 //! ```text
+//! tls-crypt-v2 key ──► VerifyKey ──► TLS
+//!
 //! key message ──► Authorize ──► addresses ──► Connect ──► session, keys, options
 //!                     │                          │
 //!                     └──────── AUTH_FAILED ◄────┘
@@ -92,7 +94,7 @@ impl ServerEngine {
     }
 
     /// Describes a client for a request.
-    fn identity(
+    pub(super) fn identity(
         &self,
         peer: PeerId,
         (identity, peer_info): (&PeerIdentity, &PeerInfo),
@@ -156,7 +158,7 @@ impl ServerEngine {
         }
     }
 
-    fn new_request(&mut self, peer: PeerId) -> auth::RequestId {
+    pub(super) fn new_request(&mut self, peer: PeerId) -> auth::RequestId {
         let request = auth::RequestId(self.next_ticket);
         self.next_ticket = self.next_ticket.wrapping_add(1);
         self.by_ticket.insert(request, peer);
@@ -224,6 +226,9 @@ impl ServerEngine {
             return self.extend(now, peer, timeout, info, out);
         }
         self.by_ticket.remove(&request);
+        if let Stage::VerifyingKey(_) = client.stage {
+            return self.key_verified(now, peer, response, out);
+        }
         if let Stage::Connected(connected) = &mut client.stage {
             if let Some(again) = connected.reauthorization.take() {
                 self.reauthorized(now, peer, again, response, out);
@@ -449,7 +454,7 @@ impl ServerEngine {
 }
 
 /// Returns the parameters of an accepted client, or the reason why it was rejected.
-fn rejection(response: auth::Response) -> Result<auth::ClientParams, Reason> {
+pub(super) fn rejection(response: auth::Response) -> Result<auth::ClientParams, Reason> {
     match response {
         auth::Response::Accept(grant) => Ok(grant),
         auth::Response::Reject(Rejection { log, peer }) => {

@@ -59,6 +59,9 @@ impl ServerEngine {
         packet: &mut [u8],
         out: &mut Out,
     ) {
+        if self.hold_packet(peer, packet) {
+            return;
+        }
         self.step(now, peer, out, |client, tls, settings| {
             // The client must be accepted with the data in its authorization request. Until it has
             // a session, refuse a different certificate and further attempts.

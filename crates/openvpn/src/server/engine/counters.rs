@@ -34,6 +34,8 @@ pub struct ServerCounters {
     pub streams_silent: u64,
     /// Streams ended because they did not begin with an authentic reset.
     pub streams_bad: u64,
+    /// Packets of clients whose tls-crypt-v2 key was being verified that were dropped because enough were waiting.
+    pub held_excess: u64,
     /// Packets within a session that were malformed, not authentic or replayed.
     pub session_bad: u64,
     /// Renegotiations, moves and push replies that were delayed because their client had used up

@@ -141,6 +141,21 @@ impl ServerEngine {
             None => drop(self.by_session.insert((link.remote(), session), peer)),
         }
         out.plane(Command::AdmitLink(link));
+        if !self.verify_key(peer, first, out) {
+            self.start(now, peer, first, out);
+        }
+    }
+
+    /// Starts a handshake with the client's first packet.
+    pub(super) fn start(
+        &mut self,
+        now: Instant,
+        peer: PeerId,
+        first: &Control<'_>,
+        out: &mut Out,
+    ) {
+        let Some(client) = self.clients.get(&peer) else { return };
+        let link = client.control_channel.link;
         out.event(ServerEvent::HandshakeStarted(link, first.session));
         self.step(now, peer, out, |client, tls, settings| {
             client.control_channel.take(now, first, || Ok(TlsSession::server(tls)?), settings)

@@ -3,6 +3,7 @@ mod authorization;
 mod control;
 mod counters;
 mod handshake_listener;
+mod key_verification;
 mod release_memory;
 mod route_ownership;
 mod session_replacement;
@@ -32,6 +33,7 @@ use crate::session::{NoticeOutcome, PathReport, WallClock, framing_action, is_ex
 use crate::tls::ServerTls;
 use crate::wrap::WrapError;
 pub use counters::ServerCounters;
+use key_verification::{FREE_PER_VERIFICATION, MAX_VERIFICATIONS};
 use streams::Streams;
 
 pub(super) type Out = Outbox<ServerEvent>;
@@ -73,6 +75,8 @@ pub struct ServerEngine {
     log_limiter: LogLimiter,
     /// The handshakes in progress.
     handshakes: AddressQuota,
+    /// Those whose tls-crypt-v2 key is being verified.
+    verifications: AddressQuota,
     streams: Streams,
     pool: Pool,
     ownership: route_ownership::RouteOwnership,
@@ -118,6 +122,7 @@ impl ServerEngine {
             responder,
             log_limiter: LogLimiter::default(),
             handshakes: AddressQuota::new(MAX_HANDSHAKES, FREE_PER_HANDSHAKE),
+            verifications: AddressQuota::new(MAX_VERIFICATIONS, FREE_PER_VERIFICATION),
             streams: Streams::new(),
             pool,
             ownership: Default::default(),
@@ -266,6 +271,11 @@ impl ServerEngine {
                 self.handshakes.release(link.remote().ip());
                 let identity = client.control_channel.negotiation().tls().peer();
                 let stage = match stage {
+                    Stage::VerifyingKey(verification) => {
+                        self.by_ticket.remove(&verification.request);
+                        self.verifications.release(link.remote().ip());
+                        Stage::Negotiating
+                    }
                     Stage::Authorizing(waiting) => {
                         let AuthorizingClient { request, negotiated, reservation, .. } = *waiting;
                         self.by_ticket.remove(&request);

@@ -21,6 +21,7 @@ impl ServerEngine {
         }
         self.responder.release_memory(now);
         self.handshakes.shrink_to_fit();
+        self.verifications.shrink_to_fit();
         self.streams.release_memory();
         self.pool.release_memory();
         self.ownership.release_memory();

@@ -46,6 +46,7 @@ impl ServerEngine {
             return self.remove(peer, Reason::HandshakeTimeout, out);
         }
         match &mut client.stage {
+            Stage::VerifyingKey(_) => return self.schedule(peer),
             Stage::Replaced(notified)
                 if notified.until <= now || client.control_channel.all_acknowledged() =>
             {
