@@ -531,7 +531,7 @@ impl Running<'_> {
 }
 
 /// Returns the counts of packets that a server's engine dropped or refused, by their names in a status report.
-pub fn server_drops(counters: &ServerCounters) -> [(&'static str, u64); 19] {
+pub fn server_drops(counters: &ServerCounters) -> [(&'static str, u64); 20] {
     [
         ("reset-limited", counters.resets_limited),
         ("stranger-bad", counters.unauthenticated_bad),
@@ -548,6 +548,7 @@ pub fn server_drops(counters: &ServerCounters) -> [(&'static str, u64); 19] {
         ("control-bad", counters.session_bad),
         ("control-delayed", counters.delayed),
         ("control-excess", counters.messages_excess),
+        ("end-unconfirmed", counters.ended_unconfirmed),
         ("replaced-untold", counters.replaced_unnotified),
         ("stream-refused", counters.streams_refused),
         ("stream-silent", counters.streams_silent),

@@ -41,6 +41,8 @@ pub(super) enum Stage {
     Refused { until: Instant, reason: Reason },
     /// The client has a session.
     Connected(Box<ConnectedClient>),
+    /// Its session has ended, and the client is kept until it acknowledges the message about that.
+    Ended { until: Instant, reason: Reason },
     /// A newer session of the same name has replaced its session; the client is being notified.
     Replaced(Box<ReplacedClient>),
 }
@@ -204,6 +206,10 @@ impl Client {
             Stage::Negotiating => None,
             Stage::Authorizing(authorizing) => Some((authorizing.until, "authorization")),
             Stage::Refused { until, .. } => Some((*until, "refused")),
+            Stage::Ended { .. } if self.control_channel.is_drained() => {
+                Some((Instant::default(), "ended"))
+            }
+            Stage::Ended { until, .. } => Some((*until, "ended")),
             // After each acknowledged message, the next one is sent at once or the client is
             // removed.
             Stage::Replaced(_) if self.control_channel.all_acknowledged() => {

@@ -419,6 +419,11 @@ impl ControlChannel {
             || self.newest.reliable.all_acknowledged() && !self.newest.tls().wants_write()
     }
 
+    /// Returns whether the peer has acknowledged all messages, including those that wait for the end of a negotiation.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.newest.failed || self.newest.is_drained()
+    }
+
     pub(crate) fn deadline(&self) -> Option<(Instant, &'static str)> {
         let under_way = !self.newest.is_complete() && !self.newest.failed;
         let give_up = under_way.then_some((self.newest.give_up, "handshake"));

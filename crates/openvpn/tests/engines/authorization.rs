@@ -267,8 +267,7 @@ fn certificates_are_described_only_if_something_reads_them() {
     for describe_certificates in [false, true] {
         let settings = Settings { describe_certificates, ..Settings::default() };
         let checks = ClientChecks { reauthorize: true, ..connect_too() };
-        let config =
-            ServerConfig { authorize: true, checks, ..server_config(settings.clone()) };
+        let config = ServerConfig { authorize: true, checks, ..server_config(settings.clone()) };
         let mut w = World::new(config, 1);
         let c = join(&mut w, client_config(settings));
         renegotiate(&mut w);

@@ -6,6 +6,7 @@ mod admin;
 mod authorization;
 mod budgets;
 mod client_login;
+mod endings;
 mod injection;
 mod key_verification;
 mod limits;

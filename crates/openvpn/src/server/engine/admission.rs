@@ -43,8 +43,8 @@ impl ServerEngine {
         let tls = negotiation.tls().description();
         let username = (!remote.username.is_empty()).then(|| remote.username.clone());
         match &client.stage {
-            Stage::Replaced(_) => {
-                return Err(Reason::Ignored("a key exchange in a session that was replaced"));
+            Stage::Replaced(_) | Stage::Ended { .. } => {
+                return Err(Reason::Ignored("a key exchange in a session that has ended"));
             }
             Stage::Connected(_) => {
                 let login = Login { username, password };
@@ -237,7 +237,8 @@ impl ServerEngine {
         } else if !check && !self.config.duplicate_cn {
             self.replace(now, peer, name, out);
         }
-        let without = self.handshakes.total().saturating_add(self.disputes.notifying());
+        let notified = self.disputes.notifying().saturating_add(self.ended);
+        let without = self.handshakes.total().saturating_add(notified);
         let connected = self.clients.len().saturating_sub(without);
         if connected >= self.config.max_clients as usize {
             return Err(Reason::ServerFull);

@@ -385,8 +385,7 @@ impl ServerEngine {
         let Some(connected) = client.connected() else { return };
         let proto = PeerInfo::from_entries(&connected.info.peer_info).proto();
         let message = ControlMessage::AuthFailed(auth_failed(&reason, proto));
-        self.say(now, peer, &message, out);
-        self.remove(peer, reason, out);
+        self.end_with(now, peer, &message, reason, out);
     }
 
     /// Ends a client whose request was not answered in time.

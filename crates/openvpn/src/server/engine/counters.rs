@@ -44,6 +44,9 @@ pub struct ServerCounters {
     /// Control messages that were not read because a record held more messages, or a client sent
     /// more records, than the budget allows.
     pub messages_excess: u64,
+    /// Sessions that were ended, and whose clients got the message about that only once because too many clients were
+    /// being notified.
+    pub ended_unconfirmed: u64,
     /// Replaced sessions whose clients were not notified because too many notifications were in
     /// progress.
     pub replaced_unnotified: u64,

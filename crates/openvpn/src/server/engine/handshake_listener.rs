@@ -147,13 +147,7 @@ impl ServerEngine {
     }
 
     /// Starts a handshake with the client's first packet.
-    pub(super) fn start(
-        &mut self,
-        now: Instant,
-        peer: PeerId,
-        first: &Control<'_>,
-        out: &mut Out,
-    ) {
+    pub(super) fn start(&mut self, now: Instant, peer: PeerId, first: &Control<'_>, out: &mut Out) {
         let Some(client) = self.clients.get(&peer) else { return };
         let link = client.control_channel.link;
         out.event(ServerEvent::HandshakeStarted(link, first.session));

@@ -2,6 +2,7 @@ mod admission;
 mod authorization;
 mod control;
 mod counters;
+mod endings;
 mod handshake_listener;
 mod key_verification;
 mod release_memory;
@@ -90,6 +91,8 @@ pub struct ServerEngine {
     /// The check in progress of each name that has one (`adit connect --check`).
     checks: HashMap<String, PeerId>,
     disputes: session_replacement::NameConflicts,
+    /// The number of clients in [`Stage::Ended`].
+    ended: usize,
     /// Peers removed from the data plane, which has not reported their final counters yet.
     departing: HashMap<PeerId, EndedSession>,
     timers: BTreeSet<(Instant, PeerId)>,
@@ -134,6 +137,7 @@ impl ServerEngine {
             by_name: HashMap::new(),
             checks: HashMap::new(),
             disputes: Default::default(),
+            ended: 0,
             departing: HashMap::new(),
             timers: BTreeSet::new(),
             first_peer: 0,
@@ -218,15 +222,15 @@ impl ServerEngine {
         reason: Reason,
         out: &mut Out,
     ) -> bool {
-        if !self.clients.contains_key(&peer) {
-            return false;
+        match self.clients.get(&peer).map(|client| &client.stage) {
+            None | Some(Stage::Ended { .. }) => return false,
+            Some(_) => {}
         }
         let message = match disconnect {
             Disconnect::Restart => ControlMessage::Restart(Restart::default()),
             Disconnect::Halt => ControlMessage::Halt(reason.wire_text()),
         };
-        self.say(now, peer, &message, out);
-        self.remove(peer, reason, out);
+        self.end_with(now, peer, &message, reason, out);
         true
     }
 
@@ -247,9 +251,8 @@ impl ServerEngine {
     /// Ends a handshake or a session.
     fn remove(&mut self, peer: PeerId, reason: Reason, out: &mut Out) {
         let Some(client) = self.clients.remove(&peer) else { return };
-        // The end of a session that was replaced has been reported.
-        let replaced = matches!(client.stage, Stage::Replaced(_));
-        if self.config.checks.connect && client.requested && !replaced {
+        let reported = matches!(client.stage, Stage::Replaced(_) | Stage::Ended { .. });
+        if self.config.checks.connect && client.requested && !reported {
             out.event(ServerEvent::Ending(client.number));
         }
         let link = client.control_channel.link;
@@ -260,13 +263,11 @@ impl ServerEngine {
         out.plane(Command::DismissLink(link));
         match client.stage {
             Stage::Connected(connected) => {
-                if let Some(again) = &connected.reauthorization {
-                    self.by_ticket.remove(&again.request);
-                }
                 let departing = EndedSession { reason, control: client.control_channel.traffic };
                 self.end_session(peer, *connected, departing, out);
             }
             Stage::Replaced(_) => self.disputes.notified(),
+            Stage::Ended { .. } => self.ended = self.ended.saturating_sub(1),
             stage => {
                 self.handshakes.release(link.remote().ip());
                 let identity = client.control_channel.negotiation().tls().peer();

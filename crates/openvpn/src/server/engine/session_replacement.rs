@@ -222,6 +222,9 @@ impl ServerEngine {
         departing: EndedSession,
         out: &mut Out,
     ) {
+        if let Some(again) = &connected.reauthorization {
+            self.by_ticket.remove(&again.request);
+        }
         let name = &connected.info.identity.common_name;
         if self.by_name.get(name) == Some(&peer) {
             self.by_name.remove(name);

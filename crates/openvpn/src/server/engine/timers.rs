@@ -52,8 +52,8 @@ impl ServerEngine {
             {
                 return self.tick_replaced(now, peer, out);
             }
-            Stage::Refused { until, reason }
-                if *until <= now || client.control_channel.all_acknowledged() =>
+            Stage::Refused { until, reason } | Stage::Ended { until, reason }
+                if *until <= now || client.control_channel.is_drained() =>
             {
                 let reason = reason.clone();
                 return self.remove(peer, reason, out);
