@@ -15,6 +15,7 @@ use super::options::{
 };
 use super::raw_config::RawConfig;
 use super::{ConfigError, bridge, ciphers, proxies, transport};
+use crate::negotiate::is_peer_info;
 use crate::tls::ClientCertificates;
 
 pub(super) fn finish(mut raw: RawConfig) -> Result<Options, ConfigError> {
@@ -63,7 +64,7 @@ pub(super) fn finish(mut raw: RawConfig) -> Result<Options, ConfigError> {
     let earliest = if tls_server { after.mul_f64(0.9) } else { after };
     session.renegotiation.earliest = raw.reneg_earliest.unwrap_or(earliest);
     let environment = options.environment.iter();
-    session.peer_info = environment.filter(|(name, _)| name.starts_with("UV_")).cloned().collect();
+    session.peer_info = environment.filter(|(name, _)| is_peer_info(name)).cloned().collect();
     session.tun_mtu_max = session.tun_mtu_max.max(session.tun_mtu);
     session.float |= server;
     session.ethernet = options.device.kind == DeviceKind::Tap;

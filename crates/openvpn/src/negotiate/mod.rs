@@ -35,6 +35,7 @@ pub use message::{AdvanceTo, AuthFailed, BadMessage, ControlMessage, MAX_MESSAGE
 pub(crate) use occ::{ETHERNET_EXTRA, STREAM_LENGTH, device_type, link_overhead};
 pub use occ::{OptionsString, RemoteOptions};
 pub use option::{Change, NotAnOption, PushItem, PushedOption, ReplyItem};
+pub(crate) use peer_info::is_peer_info;
 pub use peer_info::{BadPeerInfo, IvProto, LocalInfo, MAX_PEER_INFO, PeerInfo};
 pub use pull_filter::{FilterAction, PullFilter, PullFilters};
 pub use push::{

@@ -95,8 +95,17 @@ pub struct LocalInfo<'a> {
     pub version: &'a str,
     /// `push-peer-info`: include information that negotiation does not need.
     pub full: bool,
-    /// `setenv UV_*`; sent only with `full`, as in OpenVPN.
+    /// `setenv` of `UV_*` and of some of OpenVPN's own variables. As in OpenVPN, those of front ends (`IV_GUI_VER`,
+    /// `IV_SSO`) are sent even without `full`.
     pub extra: &'a [(String, String)],
+}
+
+/// The variables of a front end that a client sends even without `push-peer-info`.
+const ALWAYS_SENT: [&str; 2] = ["IV_GUI_VER", "IV_SSO"];
+
+/// Returns whether `setenv` puts a variable into the peer info.
+pub(crate) fn is_peer_info(name: &str) -> bool {
+    name.starts_with("UV_") || name == "IV_PLAT_VER" || ALWAYS_SENT.contains(&name)
 }
 
 impl LocalInfo<'_> {
@@ -126,10 +135,11 @@ impl LocalInfo<'_> {
         let _ = writeln!(out, "IV_LZO_STUB=1\nIV_COMP_STUB=1\nIV_COMP_STUBv2=1");
         if self.full {
             let _ = writeln!(out, "IV_SSL=rustls/aws-lc-rs");
-            for (name, value) in self.extra {
-                if is_name(name) && !value.chars().any(char::is_control) {
-                    let _ = writeln!(out, "{name}={value}");
-                }
+        }
+        for (name, value) in self.extra {
+            let sent = self.full || ALWAYS_SENT.contains(&name.as_str());
+            if sent && is_name(name) && !value.chars().any(char::is_control) {
+                let _ = writeln!(out, "{name}={value}");
             }
         }
         out
@@ -255,8 +265,8 @@ mod tests {
     fn ours_reads_back_and_promises_what_we_do() {
         let ciphers = [Cipher::Aes256Gcm, Cipher::Aes128Gcm, Cipher::ChaCha20Poly1305];
         let ciphers = ciphers.map(DataCipher::Aead);
-        let extra =
-            [("UV_SITE".to_owned(), "a b".to_owned()), ("UV_BAD".to_owned(), "a\nb".to_owned())];
+        let extra = [("UV_SITE", "a b"), ("UV_BAD", "a\nb"), ("IV_SSO", "webauth")]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()));
         let local = LocalInfo {
             dynamic_tls_crypt: true,
             ciphers: &ciphers,
@@ -277,6 +287,7 @@ mod tests {
         assert!(info.proto().has(IvProto::TLS_EKM) && info.proto().has(IvProto::DATA_EPOCH));
         let quiet = LocalInfo { full: false, ..local }.encode();
         assert!(!quiet.contains("UV_") && !quiet.contains("IV_SSL"), "{quiet}");
+        assert!(quiet.contains("IV_SSO=webauth\n"), "{quiet}");
         let alone = LocalInfo { pull: false, ..local }.encode();
         assert!(!PeerInfo::parse(&alone).unwrap().proto().has(IvProto::REQUEST_PUSH));
     }

@@ -104,7 +104,7 @@ pub struct Settings {
     pub limits: Limits,
     /// `explicit-exit-notify`: the number of attempts; `None` if it is not configured.
     pub exit_notify: Option<u8>,
-    /// Additional variables for the peer info, such as those of `setenv UV_*`.
+    /// Additional variables for the peer info (`setenv`).
     pub peer_info: Vec<(String, String)>,
     /// `push-peer-info`: also send information that negotiation does not need.
     pub push_peer_info: bool,

@@ -95,7 +95,7 @@ pub(super) const TABLE: &[Spec] = &[
     })
     .doc("The format of the status file (1)."),
     used("setenv", "NAME [VALUE]", 1..=2, setenv)
-        .doc("A variable for programs, and, with the prefix UV_, for the peer info."),
+        .doc("A variable for programs, and, if it is IV_SSO, IV_GUI_VER or begins with UV_, for the peer info."),
     used("setenv-safe", "NAME [VALUE]", 1..=2, |raw, d| environment(raw, d, "OPENVPN_"))
         .doc("A variable for programs, with OPENVPN_ before its name."),
     used("echo", "[TEXT ...]", 0..=usize::MAX, |raw, d| {
