@@ -106,6 +106,10 @@ pub fn unreachable(remote: SocketAddr, errno: i32, descriptor: i32) {
 
 /// Logs a verified chain, starting at its root; `label` is empty or ends with a space.
 fn verified(label: &str, peer: &PeerIdentity, usage_checked: bool) {
+    if peer.fingerprint.is_empty() {
+        // The peer has no certificate.
+        return;
+    }
     for (issuer, depth) in peer.issuers.iter().zip(1_usize..).collect::<Vec<_>>().into_iter().rev()
     {
         say!(2, "{label}VERIFY OK: depth={depth}, {issuer}");

@@ -83,11 +83,11 @@ pub(super) fn log_event(event: &ServerEvent, sessions: &Sessions) {
             tracing::warn!("{}: handshake failed: {reason}", link.remote().ip());
         }
         ServerEvent::Refused(link, identity, reason) => {
-            tracing::warn!(
-                "{} ({}): authentication failed: {reason}",
-                identity.common_name,
-                link.remote().ip()
-            );
+            let address = link.remote().ip();
+            match identity.common_name.as_str() {
+                "" => tracing::warn!("{address}: authentication failed: {reason}"),
+                name => tracing::warn!("{name} ({address}): authentication failed: {reason}"),
+            }
         }
         ServerEvent::Unauthentic(link) => {
             say!(2, "{}: packets failed authentication: another key, or a scanner", link.remote());

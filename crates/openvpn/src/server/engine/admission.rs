@@ -122,10 +122,10 @@ impl ServerEngine {
         if let Some(client) = self.clients.get_mut(&peer) {
             // Report the refusal now rather than when the client is removed, so that the log has
             // the events in order.
-            if let Some(identity) = client.control_channel.negotiation().tls().peer() {
-                let (link, identity) = (client.control_channel.link, Box::new(identity.clone()));
-                out.event(ServerEvent::Refused(link, identity, reason.clone()));
-            }
+            let link = client.control_channel.link;
+            let identity = client.control_channel.negotiation().tls().peer().cloned();
+            let identity = Box::new(identity.unwrap_or_default());
+            out.event(ServerEvent::Refused(link, identity, reason.clone()));
             let message = ControlMessage::AuthFailed(auth_failed(&reason, proto));
             client.control_channel.send_message(message.encode())?;
             report_control_message(peer, client, message.to_string(), out);
@@ -303,7 +303,7 @@ impl ServerEngine {
             peer,
             session: client.number,
             identity: negotiated.identity,
-            username: negotiated.username,
+            username: grant.username.take().or_else(|| negotiated.username.clone()),
             link,
             ipv4: lease.ipv4,
             ipv6: lease.ipv6,
@@ -326,6 +326,7 @@ impl ServerEngine {
         client.control_channel.establish(settings.tran_window);
         client.stage = Stage::Connected(Box::new(ConnectedClient {
             info,
+            sent_username: negotiated.username,
             data,
             lease,
             grant,
