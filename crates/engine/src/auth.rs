@@ -325,6 +325,9 @@ pub struct ClientParams {
     pub session_timeout: Option<Duration>,
     /// The groups that contain it in packet filters (`@group:NAME`).
     pub groups: Vec<String>,
+    /// The name of the user whom the authorization has found, instead of the name that the peer sent. In renegotiations
+    /// the peer may send either.
+    pub username: Option<String>,
     /// Warnings about settings for this peer that have no effect.
     pub warnings: Box<[String]>,
 }

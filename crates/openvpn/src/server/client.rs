@@ -122,6 +122,8 @@ pub(super) struct NegotiatedClient {
 /// The session of a client.
 pub(super) struct ConnectedClient {
     pub(super) info: ClientInfo,
+    /// The user name that the client sent. The authorization may have replaced it.
+    pub(super) sent_username: Option<String>,
     pub(super) data: DataChannel,
     pub(super) lease: Lease,
     /// The parameters for this client only.

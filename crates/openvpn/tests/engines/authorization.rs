@@ -16,6 +16,8 @@ use adit_openvpn::session::{Renegotiation, Settings};
 use adit_openvpn::tls::ClientCertificates;
 use adit_openvpn::wrap::WrapConfig;
 use adit_sim::Impairment;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 
 use crate::support::{
     World, client_config, client_tls_named, foreign_client_tls, nameless_client_tls, server_config,
@@ -484,7 +486,9 @@ fn without_certificates_the_user_name_is_the_name() {
         let long = w.connect(nameless(login(&"x".repeat(129), "x")), Impairment::default(), 1);
         assert!(w.run(10 * SECOND, |w| stopped(w, long).is_some()));
         w.run(10 * SECOND, |_| false);
-        assert!(refused(&w, "too long to be a common name"));
+        // Programs that count failed logins need the event of a client without a certificate, too.
+        let reported = |event: &ServerEvent| matches!(event, ServerEvent::Refused(_, _, why) if why.to_string().contains("too long to be a common name"));
+        assert_eq!(w.events.iter().filter(|event| reported(event)).count(), 1);
     }
 }
 
@@ -523,6 +527,39 @@ fn a_client_without_a_certificate_is_refused_where_one_is_required() {
     let c = w.connect(config, Impairment::default(), 1);
     w.run(20 * SECOND, |_| false);
     assert!(!w.is_up(c) && w.identities.is_empty());
+}
+
+/// The authorization has found the user. The client may send that name in renegotiations, or none as before, but no other.
+#[test]
+fn a_user_found_by_the_authorization_is_the_sessions_user() {
+    let token = |name: &str| {
+        let name = STANDARD.encode(name);
+        vec![format!("auth-token-user {name}"), "auth-token SESS_ID_x".to_owned()]
+    };
+    let users = |w: &World| -> Vec<Option<String>> {
+        let up = w.events.iter().filter_map(|event| match event {
+            ServerEvent::ClientUp(info) => Some(info.username.clone()),
+            _ => None,
+        });
+        up.collect()
+    };
+    for (push, stays) in [(token("alice"), true), (Vec::new(), true), (token("bob"), false)] {
+        let mut w = World::new(with(ClientChecks::default()), 1);
+        let username = Some("alice".to_owned());
+        w.reply = Response::Accept(auth::ClientParams {
+            push,
+            username,
+            ..auth::ClientParams::default()
+        });
+        join(&mut w, client_config(Settings::default()));
+        assert_eq!(users(&w), [Some("alice".to_owned())]);
+        let before = rekeyed(&w);
+        renegotiate(&mut w);
+        w.run(20 * SECOND, |_| false);
+        assert_eq!(rekeyed(&w) > before, stays, "{:?}", w.events);
+        let other = w.downs().iter().any(|why| why.contains("another identity"));
+        assert_eq!(other, !stays, "{:?}", w.downs());
+    }
 }
 
 #[test]

@@ -310,8 +310,10 @@ impl ServerEngine {
         let former = &connected.info;
         // Compare the certificate itself, not only its name, because the authorization request
         // was about this certificate.
-        if former.identity.fingerprint != identity.fingerprint || former.username != login.username
-        {
+        // The client may send the name that it was given with its token (`auth-token-user`).
+        let same_user =
+            login.username == former.username || login.username == connected.sent_username;
+        if former.identity.fingerprint != identity.fingerprint || !same_user {
             let reason = Reason::Protocol("another identity in a renegotiation");
             let reason = client.control_channel.reject(now, reason)?;
             return self.handle_event(now, peer, crate::session::Event::Failed(reason), out);
