@@ -178,8 +178,7 @@ impl Issuer {
             remotes: new.remotes,
             server_name: self.server_name.as_str(),
             ca: &self.ca,
-            cert: &client.cert,
-            key: &client.key,
+            pair: Some((&client.cert, &client.key)),
             tls_crypt_v2: new.tls_crypt_v2_client_key,
             options: new.options,
         });

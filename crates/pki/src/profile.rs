@@ -83,7 +83,7 @@ impl Remote {
     }
 }
 
-/// A client's complete profile, with the only copy of its private key.
+/// A complete profile: a client's, with the only copy of its private key, or that of a user without a certificate.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Profile {
     text: Zeroizing<String>,
@@ -104,8 +104,8 @@ pub(crate) struct ProfileContent<'a> {
     pub remotes: &'a [Remote],
     pub server_name: &'a str,
     pub ca: &'a str,
-    pub cert: &'a str,
-    pub key: &'a str,
+    /// The client's certificate and private key; `None` for a user who logs in without them.
+    pub pair: Option<(&'a str, &'a str)>,
     pub tls_crypt_v2: &'a str,
     /// Further lines.
     pub options: &'a [&'a str],
@@ -168,12 +168,9 @@ impl Profile {
             text.push_str(&line);
             text.push('\n');
         }
-        for (tag, content) in [
-            ("ca", content.ca),
-            ("cert", content.cert),
-            ("key", content.key),
-            ("tls-crypt-v2", content.tls_crypt_v2),
-        ] {
+        let pair = content.pair.into_iter().flat_map(|(cert, key)| [("cert", cert), ("key", key)]);
+        let first = std::iter::once(("ca", content.ca)).chain(pair);
+        for (tag, content) in first.chain([("tls-crypt-v2", content.tls_crypt_v2)]) {
             for piece in ["<", tag, ">\n", content.trim(), "\n</", tag, ">\n"] {
                 text.push_str(piece);
             }

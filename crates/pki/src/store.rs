@@ -11,6 +11,7 @@ use crate::profile::ProfileContent;
 use crate::registry::{FormerCertificate, MAX_CLIENTS, MAX_GROUPS, Registry};
 use crate::{
     CertificateStatus, Client, ClientName, ClientState, GroupName, PkiError, Profile, Remote,
+    UserName,
 };
 
 /// The default lifetime of a client's certificate, in days: the longest that some platforms accept.
@@ -362,6 +363,25 @@ impl Store {
         })
     }
 
+    /// Makes the profile of a user who logs in without a certificate. `tls_crypt_v2` is the `OpenVPN tls-crypt-v2 client
+    /// key` in PEM, and `options` are further lines.
+    pub fn user_profile(
+        &self,
+        name: &UserName,
+        tls_crypt_v2: &str,
+        options: &[&str],
+    ) -> Result<Profile, PkiError> {
+        Ok(Profile::new(&ProfileContent {
+            name,
+            remotes: std::slice::from_ref(&self.server.remote),
+            server_name: self.server.name.as_str(),
+            ca: &disk::read_text(&self.path("ca.crt"), self.open)?,
+            pair: None,
+            tls_crypt_v2,
+            options,
+        }))
+    }
+
     /// Changes the server's address in new profiles.
     pub fn set_remote(&mut self, remote: Remote) -> Result<(), PkiError> {
         remote.check()?;
@@ -507,8 +527,7 @@ impl Store {
             remotes: std::slice::from_ref(&self.server.remote),
             server_name: self.server.name.as_str(),
             ca: &disk::read_text(&self.path("ca.crt"), self.open)?,
-            cert: &issued.cert,
-            key: &key,
+            pair: Some((&issued.cert, &key)),
             tls_crypt_v2: &new.tls_crypt_v2_client_key,
             options: &new.options,
         });
