@@ -19,7 +19,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 pub(crate) use clients::{
     Client, ClientAdd, ClientGroup, ClientList, ClientRemotes, ClientRenew, ClientShow,
 };
-pub(crate) use users::{User, UserAdd, UserBind, UserGroup, UserPassword, UserTotp};
+pub(crate) use users::{User, UserAdd, UserBind, UserGroup, UserPassword, UserProfile, UserTotp};
 
 use crate::complete;
 
@@ -630,9 +630,11 @@ mod tests {
             "adit server client add a --days 30 --password --ip 10.3.0.9 -o -",
             "adit server user add alice --totp --group staff --client laptop",
             "adit server user add alice --password-stdin",
+            "adit server user add alice --no-password",
             "adit server user list --json",
             "adit server user totp alice --off",
             "adit server user bind alice",
+            "adit server user profile alice -o -",
             "adit server client list --json",
             "adit server client add a --group staff --group ops",
             "adit server client group a staff ops",

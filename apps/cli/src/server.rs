@@ -224,7 +224,7 @@ fn facts(settings: &Settings) -> Vec<Vec<String>> {
     if let Some(filter) = &settings.filter {
         rows.push(row(["filter", &filter.display().to_string()]));
     }
-    if settings.login.asks_password() {
+    if settings.login.has_users() {
         rows.push(row(["login", settings.login.name()]));
     }
     rows
@@ -327,7 +327,7 @@ fn renew(options: ClientRenew) -> Result<ExitCode, Fault> {
 }
 
 /// Returns the file to write, or `None` for stdout. It is called before a certificate is issued.
-fn target(output: Option<PathBuf>, name: &str) -> Result<Option<PathBuf>, Fault> {
+pub(crate) fn target(output: Option<PathBuf>, name: &str) -> Result<Option<PathBuf>, Fault> {
     let path = match output {
         Some(path) if path.as_os_str() == "-" => return Ok(None),
         Some(path) => path,

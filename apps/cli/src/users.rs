@@ -12,8 +12,10 @@ use qrcode::render::unicode::Dense1x2;
 use qrcode::{EcLevel, QrCode};
 use zeroize::Zeroizing;
 
-use crate::args::{ClientList, User, UserAdd, UserBind, UserGroup, UserPassword, UserTotp};
-use crate::server::{ended, pair};
+use crate::args::{
+    ClientList, User, UserAdd, UserBind, UserGroup, UserPassword, UserProfile, UserTotp,
+};
+use crate::server::{ended, pair, target};
 use crate::text::{WIDTH, date, row, span, table, table_of_names, wrapped};
 use crate::{note, paths, print, print_json};
 
@@ -29,6 +31,7 @@ pub(crate) fn run(verb: User) -> Result<ExitCode, Fault> {
         User::Totp(options) => totp(&options),
         User::Group(options) => group(&options),
         User::Bind(options) => bind(&options),
+        User::Profile(options) => profile(options),
         User::Disable(who) => {
             let count = users::disable(&paths(&who.location)?, &who.name)?;
             ended(&who.name, "may not log in until enabled", count)
@@ -52,8 +55,11 @@ fn add(options: &UserAdd) -> Result<ExitCode, Fault> {
         groups: options.group.clone(),
         clients: options.client.clone(),
     };
-    let password = password(&options.name, options.password_stdin)?;
-    let user = users::add(&paths, &wanted, &password)?;
+    let user = if options.no_password {
+        users::add_without_password(&paths, &wanted)?
+    } else {
+        users::add(&paths, &wanted, &password(&options.name, options.password_stdin)?)?
+    };
     print(&format!("{} is added\n", user.name));
     if options.totp {
         let (enrolment, _) = users::set_codes(&paths, &options.name)?;
@@ -102,6 +108,25 @@ fn bind(options: &UserBind) -> Result<ExitCode, Fault> {
         clients => format!("may log in with the certificate of: {}", clients.join(", ")),
     };
     ended(&options.name, &what, count)
+}
+
+fn profile(options: UserProfile) -> Result<ExitCode, Fault> {
+    let paths = paths(&options.location)?;
+    let profile = users::profile(&paths, &options.name)?;
+    let Some(path) = target(options.output, &options.name)? else {
+        print(profile.text());
+        return Ok(ExitCode::SUCCESS);
+    };
+    profile.save(&path).map_err(|error| Fault::environment(error.to_string()))?;
+    print(&wrapped(
+        "",
+        &format!(
+            "{} holds the profile of {}. It has no private key: the password is all that a login needs.",
+            path.display(),
+            options.name
+        ),
+    ));
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Asks for a new password on the terminal, or reads it from stdin.

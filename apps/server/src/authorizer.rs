@@ -11,6 +11,7 @@ use adit_pki::{Client, ClientState, GroupName, Store, User, UserState};
 use super::init::pki_fault;
 use super::login::{Attempt, LoggedIn, LoginError, Logins, Refusal, Users, shown};
 use super::settings::Login;
+use super::single_sign_on::SingleSignOn;
 use adit_runtime::authorize::{Authorizer, PendingSender, ResponseFuture};
 use adit_runtime::control::LoginReport;
 use adit_runtime::fault::Fault;
@@ -35,7 +36,8 @@ pub(super) struct RegistryAuthorizer {
     users: Arc<Mutex<CachedFile<HashMap<String, User>>>>,
     /// The factors that a client needs.
     login: Arc<Mutex<Login>>,
-    logins: Arc<Logins>,
+    pub(super) logins: Arc<Logins>,
+    pub(super) sso: Arc<SingleSignOn>,
 }
 
 /// The content of a file.
@@ -77,6 +79,7 @@ impl RegistryAuthorizer {
             users: Arc::default(),
             login: Arc::new(Mutex::new(login)),
             logins: Arc::new(Logins::open(paths)?),
+            sso: Arc::new(SingleSignOn::open(paths)),
         })
     }
 
@@ -92,7 +95,7 @@ impl RegistryAuthorizer {
 
     /// Returns the counters of logins, if users log in.
     pub(super) fn login_report(&self) -> Option<LoginReport> {
-        self.login().asks_password().then(|| self.logins.report())
+        self.login().has_users().then(|| self.logins.report())
     }
 
     /// Decides whether the owner of this certificate may have a session. Returns the reason if not.
@@ -133,12 +136,19 @@ impl RegistryAuthorizer {
     /// # Errors
     /// Fails if the registry or the users cannot be read.
     pub(super) fn decide_session(&self, owner: &SessionOwner) -> Result<Result<(), String>, Fault> {
-        if let Err(reason) = self.decide(&owner.name, &owner.serial)? {
+        let login = self.login();
+        if login.uses_certificate()
+            && let Err(reason) = self.decide(&owner.name, &owner.serial)?
+        {
             return Ok(Err(reason));
         }
-        if !self.login().asks_password() {
+        if !login.has_users() {
             return Ok(Ok(()));
         }
+        if login == Login::CertificateOidc {
+            return self.decide_single_sign_on(owner);
+        }
+        let certificate = if login.uses_certificate() { owner.name.as_str() } else { "" };
         let Some(session) = &owner.user else {
             return Ok(Err("the server asks for a user name and password now".into()));
         };
@@ -150,9 +160,9 @@ impl RegistryAuthorizer {
             "the user is disabled"
         } else if session.revision.is_some_and(|revision| revision != user.revision) {
             "the user's password or codes were changed"
-        } else if !user.may_use(&owner.name) {
+        } else if !user.may_use(certificate) {
             "the user may not use this client's certificate"
-        } else if self.login().requires_code() && user.totp.is_none() {
+        } else if login.requires_code() && user.totp.is_none() {
             "a one-time code is required, and the user has none set up"
         } else {
             return Ok(Ok(()));
@@ -172,16 +182,25 @@ impl RegistryAuthorizer {
     /// read.
     pub(super) fn groups(&self, name: &str, user: Option<&str>) -> Vec<String> {
         let Ok(clients) = self.clients() else { return Vec::new() };
-        let mut all = clients.get(name).map(groups).unwrap_or_default();
-        let users = user.and_then(|_| self.users().ok());
-        let user = user.and_then(|user| users.as_ref()?.get(user));
-        join_groups(&mut all, user.map(|user| user.groups.as_slice()).unwrap_or_default());
+        let client = clients.get(name).filter(|_| self.login().uses_certificate());
+        let mut all = client.map(groups).unwrap_or_default();
+        let Some(user) = user else { return all };
+        if self.login() == Login::CertificateOidc {
+            let login = self.sso.logins.get(name).filter(|login| login.user == user);
+            join_groups(&mut all, login.map(|login| login.groups).unwrap_or_default());
+        }
+        if let Some(user) = self.users().ok().as_ref().and_then(|users| users.get(user)) {
+            join_groups(&mut all, user.groups.iter().map(GroupName::as_str));
+        }
         all
     }
 
     /// Returns the active client whose certificate expires first, and the time. Returns `None` if there is none or the
     /// registry cannot be read.
     pub(super) fn nearest_expiry(&self) -> Option<(String, u64)> {
+        if !self.login().uses_certificate() {
+            return None;
+        }
         let clients = self.clients().ok()?;
         let active = clients.values().filter(|client| client.state == ClientState::Active);
         let first = active.min_by_key(|client| client.expires)?;
@@ -197,36 +216,50 @@ impl RegistryAuthorizer {
     }
 
     /// Returns the current users.
-    fn users(&self) -> Result<Users, Fault> {
+    pub(super) fn users(&self) -> Result<Users, Fault> {
         current(&self.users, &self.store.files().users, || {
             let users = self.store.users().map_err(pki_fault)?;
             Ok(users.into_iter().map(|user| (user.name.to_string(), user)).collect())
         })
     }
 
-    /// Checks the certificate, and then the user if users log in.
-    async fn respond(self, identity: Identity) -> auth::Response {
+    /// Checks a certificate on a thread that may block. An error is the response to the client.
+    async fn registered(
+        &self,
+        name: &str,
+        serial: &str,
+    ) -> Result<auth::ClientParams, auth::Response> {
         let this = self.clone();
-        let (name, serial) = (identity.common_name.clone(), identity.serial);
+        let (name, serial) = (name.to_owned(), serial.to_owned());
         let decided = tokio::task::spawn_blocking(move || this.decide(&name, &serial));
-        let mut params = match decided.await {
-            Ok(Ok(Ok(params))) => params,
-            Ok(Ok(Err(reason))) if reason == DISABLED => return auth::Response::Later(reason),
-            Ok(Ok(Err(reason))) => return auth::Response::Reject(reason.into()),
+        Err(match decided.await {
+            Ok(Ok(Ok(params))) => return Ok(params),
+            Ok(Ok(Err(reason))) if reason == DISABLED => auth::Response::Later(reason),
+            Ok(Ok(Err(reason))) => auth::Response::Reject(reason.into()),
             Ok(Err(fault)) => {
-                return auth::Response::Reject(
-                    format!("the registry cannot be read: {fault}").into(),
-                );
+                auth::Response::Reject(format!("the registry cannot be read: {fault}").into())
             }
             Err(error) => {
-                return auth::Response::Reject(
-                    format!("the registry check failed: {error}").into(),
-                );
+                auth::Response::Reject(format!("the registry check failed: {error}").into())
             }
-        };
+        })
+    }
+
+    /// Checks the certificate, if clients have any, and then the user if users log in.
+    async fn respond(self, identity: Identity, pending: PendingSender) -> auth::Response {
         let login = self.login();
-        if !login.asks_password() {
+        let mut params = auth::ClientParams::default();
+        if login.uses_certificate() {
+            params = match self.registered(&identity.common_name, &identity.serial).await {
+                Ok(params) => params,
+                Err(response) => return response,
+            };
+        }
+        if !login.has_users() {
             return auth::Response::Accept(params);
+        }
+        if login == Login::CertificateOidc {
+            return self.single_sign_on(identity, params, pending).await;
         }
         let (Some(user), Some(password)) = (identity.username, identity.password) else {
             return auth::Response::Reject(NO_PASSWORD.into());
@@ -235,6 +268,7 @@ impl RegistryAuthorizer {
         let attempt = Attempt {
             user,
             password,
+            // Without a certificate, this is empty.
             client: identity.common_name,
             address: identity.address,
             code_required: login.requires_code(),
@@ -242,7 +276,7 @@ impl RegistryAuthorizer {
         let reader = self.clone();
         match self.logins.check(attempt, move || reader.users()).await {
             Ok(LoggedIn { user, token }) => {
-                join_groups(&mut params.groups, &user.groups);
+                join_groups(&mut params.groups, user.groups.iter().map(GroupName::as_str));
                 params.push.extend(token.map(|token| format!("auth-token {}", *token)));
                 auth::Response::Accept(params)
             }
@@ -289,17 +323,18 @@ fn groups(client: &Client) -> Vec<String> {
 }
 
 /// Adds a user's groups to those of the client, up to the maximum of a session.
-fn join_groups(all: &mut Vec<String>, more: &[GroupName]) {
+pub(super) fn join_groups<T: AsRef<str>>(all: &mut Vec<String>, more: impl IntoIterator<Item = T>) {
     for group in more {
-        if all.len() < auth::MAX_GROUPS && !all.iter().any(|known| known == group.as_str()) {
-            all.push(group.to_string());
+        let group = group.as_ref();
+        if all.len() < auth::MAX_GROUPS && !all.iter().any(|known| known == group) {
+            all.push(group.to_owned());
         }
     }
 }
 
 impl Authorizer for RegistryAuthorizer {
-    fn authorize(&self, identity: Box<Identity>, _pending: PendingSender) -> ResponseFuture {
-        Box::pin(self.clone().respond(*identity))
+    fn authorize(&self, identity: Box<Identity>, pending: PendingSender) -> ResponseFuture {
+        Box::pin(self.clone().respond(*identity, pending))
     }
 }
 
@@ -421,6 +456,50 @@ mod tests {
         assert!(reason.contains("cannot be read"), "{reason}");
     }
 
+    /// Without certificates, neither the registry of clients nor its groups count, even where a client has the user's name.
+    #[tokio::test]
+    async fn a_user_alone_logs_in_where_no_certificate_is_asked_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = server(&dir);
+        let namesake = ClientRequest {
+            name: "alice".into(),
+            groups: vec!["devices".into()],
+            ..ClientRequest::default()
+        };
+        add(&paths, &namesake).unwrap();
+        let alice = UserRequest { groups: vec!["staff".into()], ..UserRequest::new("alice") };
+        users::add(&paths, &alice, "correct horse").unwrap();
+        let store = open_store(&paths).unwrap();
+        let authority = RegistryAuthorizer::new(store, &paths, Login::Password).unwrap();
+        let ask = async |user: Option<(&str, &str)>| {
+            let identity = Identity { common_name: String::new(), ..identity("", user) };
+            match authority.authorize(Box::new(identity), PendingSender::none()).await {
+                auth::Response::Accept(params) => Ok(params.groups),
+                auth::Response::Reject(reason) => Err(reason.log),
+                other => panic!("{other:?}"),
+            }
+        };
+        let right = Some(("alice", "correct horse"));
+        assert_eq!(ask(right).await.unwrap(), ["staff"]);
+        assert!(ask(None).await.unwrap_err().contains("auth-user-pass"));
+        assert!(ask(Some(("alice", "wrong horse"))).await.unwrap_err().contains("wrong password"));
+        assert!(ask(Some(("mallory", "x"))).await.unwrap_err().contains("no such user"));
+        let user = Some(authority.session_user("alice"));
+        let owner = SessionOwner { name: "alice".into(), serial: String::new(), user };
+        assert_eq!(authority.decide_session(&owner).unwrap(), Ok(()));
+        assert_eq!(authority.groups("alice", Some("alice")), ["staff"]);
+        assert_eq!(authority.nearest_expiry(), None);
+        authority.set_login(Login::PasswordCode);
+        assert!(ask(right).await.unwrap_err().contains("has none set up"));
+        // With certificates, the same session would not be allowed.
+        authority.set_login(Login::CertificatePassword);
+        assert!(authority.decide_session(&owner).unwrap().is_err());
+        authority.set_login(Login::Password);
+        users::bind(&paths, "alice", &["alice".into()]).unwrap();
+        assert!(ask(right).await.unwrap_err().contains("bound to certificates"));
+        assert!(authority.decide_session(&owner).unwrap().is_err());
+    }
+
     #[test]
     fn a_session_ends_with_each_right_of_its_user() {
         let dir = tempfile::tempdir().unwrap();
@@ -478,7 +557,7 @@ mod tests {
     fn a_session_has_no_more_groups_than_the_filter_takes() {
         let names = |prefix: &str| (0..10).map(|n| format!("{prefix}{n}")).collect::<Vec<_>>();
         let mut all = names("a");
-        let more: Vec<GroupName> = names("b").iter().map(|name| name.parse().unwrap()).collect();
+        let more = names("b");
         join_groups(&mut all, &more);
         join_groups(&mut all, &more);
         assert_eq!(all.len(), auth::MAX_GROUPS);

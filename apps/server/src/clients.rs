@@ -13,7 +13,7 @@ use serde::Serialize;
 use zeroize::Zeroizing;
 
 use super::init::{pki_fault, remote};
-use super::settings::Settings;
+use super::settings::{Login, Settings};
 use super::users;
 use adit_runtime::control::{self, PeerReport, Request, Response};
 use adit_runtime::fault::Fault;
@@ -140,9 +140,7 @@ fn prepare(paths: &Paths, wanted: &ClientRequest) -> Result<(Store, NewClient), 
             )));
         }
     }
-    if store.server().remote != remote(&settings) {
-        store.set_remote(remote(&settings)).map_err(pki_fault)?;
-    }
+    refresh_remote(&mut store, &settings)?;
     let mut new = NewClient::new(name, client_key(&store)?);
     new.days = wanted.days;
     new.password = wanted.password.clone();
@@ -150,6 +148,14 @@ fn prepare(paths: &Paths, wanted: &ClientRequest) -> Result<(Store, NewClient), 
     new.groups = group_names(&wanted.groups)?;
     new.options = users::profile_lines(settings.login, &store, &wanted.name)?;
     Ok((store, new))
+}
+
+/// Writes the current host and ports into new profiles.
+pub(super) fn refresh_remote(store: &mut Store, settings: &Settings) -> Result<(), Fault> {
+    if store.server().remote != remote(settings) {
+        store.set_remote(remote(settings)).map_err(pki_fault)?;
+    }
+    Ok(())
 }
 
 pub(super) fn group_names(names: &[String]) -> Result<Vec<GroupName>, Fault> {
@@ -214,8 +220,8 @@ fn check_address(address: Ipv4Addr, settings: &Settings) -> Result<(), Fault> {
     )))
 }
 
-/// Creates a tls-crypt-v2 key for the client.
-fn client_key(store: &Store) -> Result<Zeroizing<String>, Fault> {
+/// Creates a tls-crypt-v2 key for a client or user.
+pub(super) fn client_key(store: &Store) -> Result<Zeroizing<String>, Fault> {
     let server = server_key(store)?;
     let mut random = adit_runtime::random::generator()?;
     let kc = StaticKey::generate(|bytes| random.fill(bytes));
@@ -237,7 +243,8 @@ pub(super) fn server_key(store: &Store) -> Result<ServerKey, Fault> {
 /// # Errors
 /// Fails if there is no registry here, or it cannot be read.
 pub fn names(paths: &Paths) -> Result<filter::KnownNames, Fault> {
-    known(&open_store(paths)?)
+    let login = Settings::read(&paths.settings_file()).map(|settings| settings.login);
+    known(&open_store(paths)?, login.unwrap_or_default())
 }
 
 /// Returns every client in the registry, without querying a running server for its sessions.
@@ -248,8 +255,9 @@ pub fn registered(paths: &Paths) -> Result<Vec<Client>, Fault> {
     open_store(paths)?.clients().map_err(pki_fault)
 }
 
-pub(super) fn known(store: &Store) -> Result<filter::KnownNames, Fault> {
-    let clients = store.clients().map_err(pki_fault)?;
+pub(super) fn known(store: &Store, login: Login) -> Result<filter::KnownNames, Fault> {
+    let by_certificate = login.uses_certificate();
+    let clients = if by_certificate { store.clients().map_err(pki_fault)? } else { Vec::new() };
     let living = clients.iter().filter(|client| client.state != ClientState::Revoked);
     let mut known = filter::KnownNames::default();
     for client in living {
@@ -257,6 +265,9 @@ pub(super) fn known(store: &Store) -> Result<filter::KnownNames, Fault> {
         known.groups.extend(client.groups.iter().map(ToString::to_string));
     }
     for user in store.users().map_err(pki_fault)? {
+        if !by_certificate {
+            known.clients.push(user.name.to_string());
+        }
         known.groups.extend(user.groups.iter().map(ToString::to_string));
     }
     Ok(known)

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use adit_crypto::Cipher;
 use adit_engine::command::Keepalive;
-use adit_openvpn::server::{Network4, Network6, ReloadableConfig, ServerConfig};
+use adit_openvpn::server::{ClientChecks, Network4, Network6, ReloadableConfig, ServerConfig};
 use adit_openvpn::session::Settings as SessionSettings;
 use adit_openvpn::tls::{
     ClientCertificates, CommonTlsOptions, Pem, RemoteCertTls, ServerTls, ServerTlsOptions,
@@ -19,7 +19,7 @@ use adit_pki::{ClientState, Store};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::clients::server_key;
-use super::settings::{Listen, Reach, Settings};
+use super::settings::{Listen, Login, Reach, Settings};
 use adit_openvpn_service::{Listener, Relay};
 use adit_runtime::fault::{Fault, file_fault};
 use adit_runtime::helper::files;
@@ -92,7 +92,7 @@ pub(super) fn push(settings: &Settings) -> Vec<String> {
 /// # Errors
 /// Fails if one of them is missing or damaged. A missing revocation list is also an error, because without it revoked
 /// clients could connect again.
-pub(super) fn tls(store: &Store) -> Result<ServerTls, Fault> {
+pub(super) fn tls(store: &Store, login: Login) -> Result<ServerTls, Fault> {
     let named = store.files();
     let pem = |path: &Path| -> Result<Option<Pem>, Fault> {
         let mut bytes = Vec::new();
@@ -111,7 +111,12 @@ pub(super) fn tls(store: &Store) -> Result<ServerTls, Fault> {
         },
         ..CommonTlsOptions::default()
     };
-    let options = ServerTlsOptions { common, client_certificates: ClientCertificates::Require };
+    let client_certificates = if login.uses_certificate() {
+        ClientCertificates::Require
+    } else {
+        ClientCertificates::None
+    };
+    let options = ServerTlsOptions { common, client_certificates };
     let tls = ServerTls::new(options).map_err(|error| Fault::operator(error.to_string()))?;
     tls.warnings().iter().for_each(|text| tracing::warn!("{text}"));
     Ok(tls)
@@ -119,7 +124,12 @@ pub(super) fn tls(store: &Store) -> Result<ServerTls, Fault> {
 
 /// Returns the settings that a reload can change: pushed options, the client limit and fixed addresses.
 pub(super) fn offer(settings: &Settings, store: &Store) -> Result<ReloadableConfig, Fault> {
-    let clients = store.clients().map_err(super::init::pki_fault)?;
+    // Without certificates, a session has the name of a user, which has no fixed address.
+    let clients = if settings.login.uses_certificate() {
+        store.clients().map_err(super::init::pki_fault)?
+    } else {
+        Vec::new()
+    };
     let fixed = clients.iter().filter(|client| client.state != ClientState::Revoked);
     let leases = fixed.flat_map(|client| {
         let four = client.address4.map(|address| IpNet::from(IpAddr::V4(address)));
@@ -156,7 +166,7 @@ pub(super) fn config(
             exit_notify: Some(1),
             ..SessionSettings::default()
         },
-        tls: tls(store)?,
+        tls: tls(store, settings.login)?,
         network4: Some(network4(settings.network)),
         network6: settings.network6.map(network6),
         push: offer.push,
@@ -167,7 +177,11 @@ pub(super) fn config(
         leases: kept.chain(offer.leases).collect(),
         force_cookie: false,
         authorize: true,
-        checks: Default::default(),
+        checks: ClientChecks {
+            require_username: !settings.login.uses_certificate(),
+            username_as_common_name: !settings.login.uses_certificate(),
+            ..ClientChecks::default()
+        },
         compress_migrate: false,
     })
 }

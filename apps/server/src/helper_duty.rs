@@ -16,7 +16,7 @@ use crate::clients::open_store;
 use crate::engine_config;
 use crate::host_state::HostState;
 use crate::leases::Leases;
-use crate::login::{Tokens, UsedCodes};
+use crate::login::{SsoLogins, Tokens, UsedCodes};
 use crate::privileges::claim;
 use crate::serve::filter_file;
 use crate::settings::{Nat, Settings};
@@ -97,13 +97,22 @@ impl Duty for ServerHelper {
                 files.users,
             ]
             .into(),
-            replaceable: [Leases::file(&paths), UsedCodes::file(&paths), Tokens::file(&paths)]
-                .into(),
+            replaceable: [
+                Leases::file(&paths),
+                UsedCodes::file(&paths),
+                Tokens::file(&paths),
+                SsoLogins::file(&paths),
+            ]
+            .into(),
             control: [paths.control_socket()].into(),
             own: Some(Box::new(NatCheck(settings.nat))),
             ..Policy::default()
         };
         policy.sockets.listen = listeners.iter().map(|l| (l.transport, l.bind)).collect();
+        if let Some(oidc) = &settings.oidc {
+            let own = [&oidc.client_secret_file, &oidc.ca_file].into_iter().flatten();
+            policy.readable.extend(own.map(|path| paths.config.join(path)));
+        }
         if let Some(path) = filter_file(&paths, &settings) {
             policy.add_rules(&path);
         }

@@ -16,23 +16,29 @@ mod init;
 mod leases;
 mod leftover;
 mod login;
+mod oidc_settings;
 mod privileges;
 mod processes;
 mod selftest;
 mod serve;
 mod settings;
 mod settings_keys;
+mod single_sign_on;
 mod status;
 #[cfg(test)]
 mod testing;
 mod up;
 pub mod users;
 
+#[doc(hidden)]
+pub use login::fuzz_single_sign_on;
+
 pub use helper_duty::SERVER;
 pub use host_state::running;
 pub use init::{InitOutcome, NewServer, init};
+pub use oidc_settings::OidcSettings;
 pub use serve::{OnReady, ReadyReport, run};
 pub use settings::{Listen, Login, Nat, Reach, Settings};
-pub use settings_keys::KEYS;
+pub use settings_keys::{KEYS, OIDC_KEYS};
 pub use status::{Overview, ReloadOutcome, kick, reload, status};
 pub use up::{Step, UpOptions, up};

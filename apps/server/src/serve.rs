@@ -17,7 +17,7 @@ use super::engine_config;
 use super::leases::Leases;
 use super::privileges::{self, HostChanges};
 use super::selftest;
-use super::settings::Settings;
+use super::settings::{Login, Settings};
 use adit_openvpn_service::{Handle, Hooks, MacLimits, Options, Selector, Service, SocketTuning};
 use adit_runtime::clock::unix_time;
 use adit_runtime::control::{CertificateReport, LoginReport, ReloadReport};
@@ -79,6 +79,7 @@ async fn serve(
 ) -> Result<(), Fault> {
     let leases = Leases::open(paths);
     let authority = RegistryAuthorizer::new(store.clone(), paths, settings.login)?;
+    authority.sso.configure(paths, &settings)?;
     let options = Options {
         engine: engine_config::config(&settings, &store, &leases.all())?,
         listeners: engine_config::listeners(&settings.listen, netinfo::has_ipv6()),
@@ -128,11 +129,17 @@ fn applied(old: &Settings, fresh: &Settings) -> Vec<String> {
         ("full-tunnel or routes", old.reach != fresh.reach),
         ("dns", old.dns != fresh.dns),
         ("nat", old.nat != fresh.nat),
-        ("login", old.login != fresh.login),
+        ("login", old.login != fresh.login && !needs_restart(old.login, fresh.login)),
         ("max-clients", old.max_clients != fresh.max_clients),
+        ("[oidc]", old.oidc != fresh.oidc),
         ("filter", filter),
     ];
     changed.into_iter().filter(|(_, changed)| *changed).map(|(key, _)| key.to_owned()).collect()
+}
+
+/// Returns whether a change of `login` needs a restart. Sessions are named after certificates or after users, not both.
+fn needs_restart(old: Login, fresh: Login) -> bool {
+    old.uses_certificate() != fresh.uses_certificate()
 }
 
 /// Announces the server after the self-test, which needs the running service and therefore runs on a separate thread.
@@ -236,7 +243,11 @@ impl Hooks for ServerHooks<'_> {
     }
 
     fn known(&self) -> Option<KnownNames> {
-        clients::known(&self.store).ok()
+        // Only the provider knows its groups.
+        if self.running.login == Login::CertificateOidc {
+            return None;
+        }
+        clients::known(&self.store, self.running.login).ok()
     }
 
     fn filter_file(&self) -> Option<PathBuf> {
@@ -248,7 +259,7 @@ impl Hooks for ServerHooks<'_> {
         self.end_unwelcome(handle);
         self.host_state.reload()?;
         self.store = open_store(&self.paths)?;
-        let tls = engine_config::tls(&self.store)?;
+        let tls = engine_config::tls(&self.store, self.running.login)?;
         self.reload_settings(handle)?;
         Ok(Some(tls))
     }
@@ -260,7 +271,7 @@ impl ServerHooks<'_> {
         let identity = &client.identity;
         let name = identity.common_name.clone();
         // Without passwords, what the client sent as a user name has no meaning.
-        let user = client.username.as_deref().filter(|_| self.authority.login().asks_password());
+        let user = client.username.as_deref().filter(|_| self.authority.login().has_users());
         if let Some(user) = user
             && !(client.check && self.users.contains_key(&name))
         {
@@ -296,8 +307,12 @@ impl ServerHooks<'_> {
     /// Applies the settings that can change without dropping tunnels, and lists those that need a restart.
     fn reload_settings(&mut self, handle: &Handle) -> Result<(), Fault> {
         let fresh = Settings::read(&self.paths.settings_file())?;
-        let offer = engine_config::offer(&fresh, &self.store)?;
         let old = &self.running;
+        let keeps_login = needs_restart(old.login, fresh.login);
+        let login = if keeps_login { old.login } else { fresh.login };
+        let applied_now = Settings { login, ..fresh.clone() };
+        let offer = engine_config::offer(&applied_now, &self.store)?;
+        self.authority.sso.configure(&self.paths, &applied_now)?;
         let differs = [
             ("listen", fresh.listen != old.listen),
             ("network", fresh.network != old.network),
@@ -305,6 +320,7 @@ impl ServerHooks<'_> {
             ("device", fresh.device != old.device),
             ("client-to-client", fresh.client_to_client != old.client_to_client),
             ("mtu", fresh.mtu != old.mtu),
+            ("login", keeps_login),
             ("workers", fresh.workers != old.workers),
             ("user", fresh.user != old.user),
             ("filter", fresh.filter.is_some() != old.filter.is_some()),
@@ -330,15 +346,16 @@ impl ServerHooks<'_> {
         if fresh.nat != old.nat {
             self.host_state.masquerade(old, fresh.nat)?;
         }
-        if fresh.login != old.login {
-            self.authority.set_login(fresh.login);
+        if login != old.login {
+            self.authority.set_login(login);
             self.end_unwelcome(handle);
         }
         self.running = Settings {
             reach: fresh.reach,
             dns: fresh.dns,
             nat: fresh.nat,
-            login: fresh.login,
+            login,
+            oidc: fresh.oidc,
             max_clients: fresh.max_clients,
             host: fresh.host,
             // A different file is applied at once. Adding or removing the filter needs a restart.

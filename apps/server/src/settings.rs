@@ -7,6 +7,7 @@ use adit_engine::Transport;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
 
+use super::oidc_settings::OidcSettings;
 use super::settings_keys;
 use adit_runtime::fault::{Fault, file_fault};
 use adit_runtime::helper::files;
@@ -57,6 +58,8 @@ pub struct Settings {
     /// The file with the rules for packets in the tunnel. A relative path is relative to
     /// `server.toml`.
     pub filter: Option<PathBuf>,
+    /// The provider with which users log in in a browser.
+    pub oidc: Option<OidcSettings>,
 }
 
 /// The traffic that clients send through the tunnel.
@@ -92,6 +95,15 @@ pub enum Login {
     /// Also a user's name, password and one-time code.
     #[serde(rename = "certificate+password+code")]
     CertificatePasswordCode,
+    /// A user's name and password, and a one-time code if the user has codes, without a certificate.
+    #[serde(rename = "password")]
+    Password,
+    /// A user's name, password and one-time code, without a certificate.
+    #[serde(rename = "password+code")]
+    PasswordCode,
+    /// The certificate, and a login in the browser with the provider of [`Settings::oidc`].
+    #[serde(rename = "certificate+oidc")]
+    CertificateOidc,
 }
 
 impl Login {
@@ -101,17 +113,30 @@ impl Login {
             Self::Certificate => "certificate",
             Self::CertificatePassword => "certificate+password",
             Self::CertificatePasswordCode => "certificate+password+code",
+            Self::Password => "password",
+            Self::PasswordCode => "password+code",
+            Self::CertificateOidc => "certificate+oidc",
         }
     }
 
+    /// Returns whether a client needs the certificate in its profile. Otherwise sessions have the names of their users.
+    pub fn uses_certificate(self) -> bool {
+        !matches!(self, Self::Password | Self::PasswordCode)
+    }
+
     /// Returns whether users log in.
-    pub fn asks_password(self) -> bool {
+    pub fn has_users(self) -> bool {
         self != Self::Certificate
+    }
+
+    /// Returns whether users log in with a password of this server.
+    pub fn asks_password(self) -> bool {
+        self.has_users() && self != Self::CertificateOidc
     }
 
     /// Returns whether every user needs a one-time code.
     pub fn requires_code(self) -> bool {
-        self == Self::CertificatePasswordCode
+        matches!(self, Self::CertificatePasswordCode | Self::PasswordCode)
     }
 }
 
@@ -227,6 +252,9 @@ struct Raw {
     user: Option<String>,
     #[serde(default)]
     filter: Option<String>,
+    // A table comes after all other keys.
+    #[serde(default)]
+    oidc: Option<OidcSettings>,
 }
 
 fn default_listen() -> Vec<Listen> {
@@ -257,6 +285,10 @@ impl TryFrom<Raw> for Settings {
             return Err("max-clients = 0 admits no client; write a number from 1".into());
         }
         check_routes(&raw)?;
+        if raw.login == Login::CertificateOidc && raw.oidc.is_none() {
+            return Err("login = \"certificate+oidc\" needs a provider: add a section [oidc] with issuer and client-id"
+                .into());
+        }
         let reach = if raw.full_tunnel {
             Reach::Full
         } else {
@@ -278,6 +310,7 @@ impl TryFrom<Raw> for Settings {
             workers: raw.workers.map(adit_runtime::worker_count::checked).transpose()?,
             user: raw.user.as_deref().map(checked_user).transpose()?,
             filter: raw.filter.as_deref().map(checked_filter).transpose()?,
+            oidc: raw.oidc.map(OidcSettings::checked).transpose()?,
         })
     }
 }
@@ -305,6 +338,7 @@ impl From<Settings> for Raw {
             workers: settings.workers,
             user: settings.user,
             filter: settings.filter.map(|path| path.to_string_lossy().into_owned()),
+            oidc: settings.oidc,
         }
     }
 }
@@ -384,10 +418,14 @@ fn checked_user(name: &str) -> Result<String, String> {
 
 /// Checks the path, which is quoted in the file.
 pub(super) fn checked_filter(path: &str) -> Result<PathBuf, String> {
+    checked_path("filter", path)
+        .map_err(|why| format!("{why}; write filter = \"/etc/adit/rules.nft\""))
+}
+
+/// Checks a path that is quoted in the file.
+pub(super) fn checked_path(key: &str, path: &str) -> Result<PathBuf, String> {
     if path.is_empty() || path.chars().any(|c| c.is_control() || "\"\\".contains(c)) {
-        return Err(format!(
-            "filter {path:?} is not a path to a file; write filter = \"/etc/adit/rules.nft\""
-        ));
+        return Err(format!("{key} {path:?} is not a path to a file"));
     }
     Ok(path.into())
 }
@@ -461,6 +499,7 @@ mod tests {
             workers: None,
             user: None,
             filter: None,
+            oidc: None,
         }
     }
 
@@ -506,7 +545,7 @@ mod tests {
             ("device = \"a b\"", "device = \"adit0\""),
             ("device = \"../../x\"", "device = \"adit0\""),
             ("nat = \"yes\"", "auto"),
-            ("login = \"password\"", "certificate+password"),
+            ("login = \"passwd\"", "certificate+password"),
             ("ntework = 1", "unknown field"),
             ("network6 = \"fd00::/128\"", "between 48 and 112"),
             ("full-tunnel = true\nroutes = [\"10.0.0.0/8\"]", "remove routes"),

@@ -4,6 +4,7 @@ use std::fmt::{Display, Write};
 
 use adit_runtime::settings::Key;
 
+use super::oidc_settings::OidcSettings;
 use super::settings::{Nat, Reach, Settings};
 
 /// Formats the file. It contains every key, so that an operator need not look up names.
@@ -19,7 +20,36 @@ pub(super) fn render(settings: &Settings) -> String {
             None => writeln!(text, "# {} = {}", key.name, key.example),
         };
     }
+    text.push_str(OIDC_HEAD);
+    let oidc = settings.oidc.as_ref();
+    text.push_str(if oidc.is_some() { "[oidc]\n" } else { "# [oidc]\n" });
+    for key in &OIDC_KEYS {
+        text.push('\n');
+        for row in key.comment.lines() {
+            let _ = writeln!(text, "# {row}");
+        }
+        let _ = match oidc.and_then(|oidc| oidc_value(oidc, key.name)) {
+            Some(value) => writeln!(text, "{} = {value}", key.name),
+            None => writeln!(text, "# {} = {}", key.name, key.example),
+        };
+    }
     text
+}
+
+/// Formats a value of the section `[oidc]`; `None` if it has none.
+fn oidc_value(oidc: &OidcSettings, key: &str) -> Option<String> {
+    Some(match key {
+        "issuer" => quoted(&oidc.issuer),
+        "client-id" => quoted(&oidc.client_id),
+        "client-secret-file" => quoted(oidc.client_secret_file.as_ref()?.display()),
+        "scopes" => list(&oidc.scopes),
+        "user-claim" => quoted(&oidc.user_claim),
+        "groups-claim" => quoted(&oidc.groups_claim),
+        "required-group" => quoted(oidc.required_group.as_ref()?),
+        "ca-file" => quoted(oidc.ca_file.as_ref()?.display()),
+        "session-hours" => oidc.session_hours.to_string(),
+        _ => return None,
+    })
 }
 
 /// Formats a setting's value; `None` if it has none.
@@ -157,8 +187,9 @@ Whether clients may talk to each other.",
         comment: "\
 What a client needs. \"certificate\": its profile. \"certificate+password\": also the name and
 password of a user (adit server user add), and a one-time code if the user has codes.
-\"certificate+password+code\": every user needs a one-time code. After a change, give the
-clients new profiles, which ask for the password.",
+\"certificate+password+code\": every user needs a one-time code. \"password\", \"password+code\":
+the same without a certificate, which is weaker. \"certificate+oidc\": also a login in the
+browser, see [oidc] below. After a change, hand out new profiles.",
         example: r#""certificate+password""#,
         default: Some(r#""certificate""#),
         restart: false,
@@ -217,6 +248,88 @@ The name of the tunnel's network device.",
     },
 ];
 
+const OIDC_HEAD: &str = "
+# Single sign-on: where users log in in a browser, with login = \"certificate+oidc\". This section
+# must be the last one in the file.
+";
+
+/// The keys of the section `[oidc]`, in the order of the file.
+pub const OIDC_KEYS: [Key; 9] = [
+    Key {
+        name: "issuer",
+        comment: "\
+The URL of the OpenID Connect provider, exactly as it names itself.",
+        example: r#""https://sso.example.net/realms/staff""#,
+        default: None,
+        restart: false,
+    },
+    Key {
+        name: "client-id",
+        comment: "\
+The name under which this server is registered with the provider, for the device flow.",
+        example: r#""adit""#,
+        default: None,
+        restart: false,
+    },
+    Key {
+        name: "client-secret-file",
+        comment: "\
+The file with the secret from the provider; only root needs to read it. Without this line,
+the server is a public client. A relative path is relative to this file's folder.",
+        example: r#""oidc.secret""#,
+        default: Some("a public client"),
+        restart: false,
+    },
+    Key {
+        name: "scopes",
+        comment: "\
+What to request from the provider; some need \"groups\" or \"email\" for these claims.",
+        example: r#"["openid", "profile", "groups"]"#,
+        default: Some(r#"["openid", "profile"]"#),
+        restart: false,
+    },
+    Key {
+        name: "user-claim",
+        comment: "\
+The claim with the name of the user.",
+        example: r#""email""#,
+        default: Some(r#""preferred_username""#),
+        restart: false,
+    },
+    Key {
+        name: "groups-claim",
+        comment: "\
+The claim with the groups of the user, which rules name as @group:NAME.",
+        example: r#""roles""#,
+        default: Some(r#""groups""#),
+        restart: false,
+    },
+    Key {
+        name: "required-group",
+        comment: "\
+Only users in this group may log in. Without this line, all users of the provider may.",
+        example: r#""vpn""#,
+        default: Some("none"),
+        restart: false,
+    },
+    Key {
+        name: "ca-file",
+        comment: "\
+The authorities for the provider's certificate in PEM. Without this line, those of this machine.",
+        example: r#""sso-ca.pem""#,
+        default: Some("those of this machine"),
+        restart: false,
+    },
+    Key {
+        name: "session-hours",
+        comment: "\
+After this time a session ends, and its user logs in in the browser again: 1 to 720.",
+        example: "8",
+        default: Some("12"),
+        restart: false,
+    },
+];
+
 #[cfg(test)]
 mod tests {
     use std::path::Path;
@@ -262,7 +375,7 @@ mod tests {
             .filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |"))
             .map(|row| row.split(" | ").map(|cell| cell.replace('`', "")).collect())
             .collect();
-        for key in &KEYS {
+        for key in KEYS.iter().chain(&OIDC_KEYS) {
             let row = rows.iter().find(|row| row.first().is_some_and(|cell| cell == key.name));
             let Some([_, default, example, takes_effect]) = row.map(Vec::as_slice) else {
                 panic!("{} has no row of four cells", key.name);
@@ -273,6 +386,37 @@ mod tests {
             assert_eq!(takes_effect.starts_with("restart"), key.restart, "{}", key.name);
             let item = format!("\n- **`{}`**: ", key.name);
             assert!(manual.contains(&item), "{} is not explained", key.name);
+        }
+    }
+
+    #[test]
+    fn every_key_of_the_provider_is_in_the_table_and_its_example_and_default_can_be_read() {
+        let required = |key: &str| matches!(key, "issuer" | "client-id");
+        let base = OidcSettings::new("https://sso.example.net", "adit");
+        let written = toml::to_string(&OidcSettings {
+            client_secret_file: Some("a".into()),
+            required_group: Some("a".into()),
+            ca_file: Some("a".into()),
+            ..base.clone()
+        });
+        for line in written.unwrap().lines() {
+            let name = line.split_once(" = ").unwrap().0;
+            assert!(OIDC_KEYS.iter().any(|key| key.name == name), "{name} is not in the table");
+        }
+        for key in &OIDC_KEYS {
+            let others = [("issuer", "https://a"), ("client-id", "b")];
+            let others = others.iter().filter(|(name, _)| *name != key.name);
+            let others: String =
+                others.map(|(name, value)| format!("{name} = \"{value}\"\n")).collect();
+            let text = format!("[oidc]\n{others}{} = {}\n", key.name, key.example);
+            let read = settings(&text).oidc.unwrap();
+            assert_eq!(oidc_value(&read, key.name).as_deref(), Some(key.example), "{}", key.name);
+            assert_eq!(key.default.is_none(), required(key.name), "{}", key.name);
+            if let (Some(default), Some(value)) = (key.default, oidc_value(&base, key.name))
+                && !required(key.name)
+            {
+                assert_eq!(value, default, "{}", key.name);
+            }
         }
     }
 

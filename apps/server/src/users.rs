@@ -4,12 +4,13 @@ use std::collections::HashMap;
 use std::time::SystemTime;
 
 use adit_pki::{
-    ClientName, ClientState, NewUser, PasswordHash, PkiError, Store, User, UserState, user_name,
+    ClientName, ClientState, NewUser, PasswordHash, PkiError, Profile, Store, User, UserState,
+    user_name,
 };
 use serde::Serialize;
 use zeroize::Zeroizing;
 
-use super::clients::{group_names, open_store, peers, read_again};
+use super::clients::{client_key, group_names, open_store, peers, read_again, refresh_remote};
 use super::init::pki_fault;
 use super::login::UsedCodes;
 use super::settings::{Login, Settings};
@@ -84,9 +85,21 @@ pub fn check_new(paths: &Paths, name: &str) -> Result<(), Fault> {
 /// # Errors
 /// Fails if the name or password is not allowed, the name is taken, a client does not exist, or the store is not writable.
 pub fn add(paths: &Paths, wanted: &UserRequest, password: &str) -> Result<User, Fault> {
+    add_with(paths, wanted, PasswordHash::new(password).map_err(pki_fault)?)
+}
+
+/// Adds a user who logs in in the browser, and whom no password lets in.
+///
+/// # Errors
+/// See [`add`].
+pub fn add_without_password(paths: &Paths, wanted: &UserRequest) -> Result<User, Fault> {
+    add_with(paths, wanted, PasswordHash::of_no_user().map_err(pki_fault)?)
+}
+
+fn add_with(paths: &Paths, wanted: &UserRequest, password: PasswordHash) -> Result<User, Fault> {
     let new = NewUser {
         name: user_name(&wanted.name).map_err(pki_fault)?,
-        password: PasswordHash::new(password).map_err(pki_fault)?,
+        password,
         groups: group_names(&wanted.groups)?,
         clients: client_names(&wanted.clients)?,
     };
@@ -103,7 +116,7 @@ fn client_names(names: &[String]) -> Result<Vec<ClientName>, Fault> {
 /// Fails if the settings cannot be read.
 pub fn note_on_login(paths: &Paths) -> Result<Option<String>, Fault> {
     let login = Settings::read(&paths.settings_file())?.login;
-    Ok((!login.asks_password()).then(|| {
+    Ok((!login.has_users()).then(|| {
         format!(
             "the server does not ask for passwords yet: write login = \"{}\" into {}, then: {}",
             Login::CertificatePassword.name(),
@@ -225,7 +238,7 @@ fn change<T>(
             "it is registered, but the running server did not apply it: {fault}; restart it"
         ))
     })?;
-    Ok((result, if login.asks_password() { ended } else { 0 }))
+    Ok((result, if login.has_users() { ended } else { 0 }))
 }
 
 fn is_of(peer: &PeerReport, name: &str) -> bool {
@@ -284,12 +297,55 @@ pub fn names(paths: &Paths) -> Result<Vec<(String, UserState)>, Fault> {
     Ok(users.into_iter().map(|user| (user.name.to_string(), user.state)).collect())
 }
 
+/// Makes the profile of a user who logs in without a certificate. Every call makes a new one, and all of them are valid.
+///
+/// # Errors
+/// Fails if there is no such user, the server asks for certificates, the user is bound to some, or the store cannot be read.
+pub fn profile(paths: &Paths, name: &str) -> Result<Profile, Fault> {
+    let settings = Settings::read(&paths.settings_file())?;
+    let mut store = open_store(paths)?;
+    let user = store.user(name).map_err(pki_fault)?;
+    let login = settings.login;
+    if login.uses_certificate() {
+        return Err(Fault::operator(format!(
+            "login = \"{}\" asks for the certificate of a client, whose profile serves all its users: {}",
+            login.name(),
+            paths.command("server client add NAME")
+        )));
+    }
+    if !user.may_use("") {
+        return Err(Fault::operator(format!(
+            "{name} is bound to certificates, which login = \"{}\" does not ask for; unbind the user: {}",
+            login.name(),
+            paths.command(&format!("server user bind {name}"))
+        )));
+    }
+    refresh_remote(&mut store, &settings)?;
+    let key = client_key(&store)?;
+    let codes = login.requires_code() || user.totp.is_some();
+    store.user_profile(&user.name, &key, &login_lines(codes)).map_err(pki_fault)
+}
+
+/// The lines of a profile whose user logs in in the browser. Without a front end, openvpn logs the URL and the code, so it can do
+/// both; a front end says itself what it can do.
+const BROWSER_LINES: [&str; 1] = ["setenv IV_SSO webauth,crtext"];
+
+/// Returns the lines with which a profile asks for a user name, a password, and possibly a code.
+fn login_lines(codes: bool) -> Vec<&'static str> {
+    // The app shows the code while the user types it.
+    let challenge = codes.then_some("static-challenge \"One-time code\" 1");
+    std::iter::once("auth-user-pass").chain(challenge).collect()
+}
+
 /// Returns the lines that a client's profile needs for the login of its users.
 pub(super) fn profile_lines(
     login: Login,
     store: &Store,
     client: &str,
 ) -> Result<Vec<&'static str>, Fault> {
+    if login == Login::CertificateOidc {
+        return Ok(BROWSER_LINES.to_vec());
+    }
     if !login.asks_password() {
         return Ok(Vec::new());
     }
@@ -297,12 +353,7 @@ pub(super) fn profile_lines(
     let has_codes = |user: &User| {
         user.totp.is_some() && user.state == UserState::Active && user.may_use(client)
     };
-    let mut lines = vec!["auth-user-pass"];
-    if login.requires_code() || users.iter().any(has_codes) {
-        // The app shows the code while the user types it.
-        lines.push("static-challenge \"One-time code\" 1");
-    }
-    Ok(lines)
+    Ok(login_lines(login.requires_code() || users.iter().any(has_codes)))
 }
 
 /// Returns the active users without one-time codes.
@@ -341,7 +392,11 @@ mod tests {
         let file = paths.settings_file();
         let text = std::fs::read_to_string(&file).unwrap();
         let line = format!("login = \"{}\"", login.name());
-        std::fs::write(&file, text.replace("login = \"certificate\"", &line)).unwrap();
+        let mut text = text.replace("login = \"certificate\"", &line);
+        if login == Login::CertificateOidc {
+            text.push_str("[oidc]\nissuer = \"https://sso.example.net\"\nclient-id = \"adit\"\n");
+        }
+        std::fs::write(&file, text).unwrap();
         paths
     }
 
@@ -358,13 +413,44 @@ mod tests {
             (Login::Certificate, false, false),
             (Login::CertificatePassword, true, false),
             (Login::CertificatePasswordCode, true, true),
+            (Login::Password, true, false),
+            (Login::CertificateOidc, false, false),
         ] {
             let dir = tempfile::tempdir().unwrap();
             let paths = server(&dir, login);
             let text = profile(&paths, "laptop");
             assert_eq!(text.contains(password), asks_password, "{login:?}");
             assert_eq!(text.contains(code), asks_code, "{login:?}");
+            let browser = text.contains("\nsetenv IV_SSO webauth,crtext\n");
+            assert_eq!(browser, login == Login::CertificateOidc, "{login:?}");
         }
+    }
+
+    #[test]
+    fn the_profile_of_a_user_has_no_key_of_its_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = server(&dir, Login::Password);
+        add(&paths, &UserRequest::new("alice"), "correct horse").unwrap();
+        let text = |name: &str| super::profile(&paths, name).map(|made| made.text().to_owned());
+        let made = text("alice").unwrap();
+        for part in ["<ca>", "<tls-crypt-v2>", "\nauth-user-pass\n", "remote vpn.example.net 1194"]
+        {
+            assert!(made.contains(part), "{part}: {made}");
+        }
+        for part in ["<cert>", "<key>", "PRIVATE KEY", "static-challenge"] {
+            assert!(!made.contains(part), "{part}: {made}");
+        }
+        set_codes(&paths, "alice").unwrap();
+        assert!(text("alice").unwrap().contains("static-challenge"));
+        assert!(text("bob").unwrap_err().to_string().contains("user list"));
+        profile(&paths, "laptop");
+        bind(&paths, "alice", &["laptop".into()]).unwrap();
+        assert!(text("alice").unwrap_err().to_string().contains("user bind alice"));
+        let dir = tempfile::tempdir().unwrap();
+        let paths = server(&dir, Login::CertificatePassword);
+        add(&paths, &UserRequest::new("alice"), "correct horse").unwrap();
+        let error = super::profile(&paths, "alice").unwrap_err().to_string();
+        assert!(error.contains("server client add"), "{error}");
     }
 
     #[test]

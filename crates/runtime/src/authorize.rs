@@ -30,6 +30,12 @@ impl PendingSender {
         Self { request: auth::RequestId(u64::MAX), answers: mpsc::channel(1).0 }
     }
 
+    /// Creates a sender and the receiver of its extensions, for tests.
+    pub fn for_tests() -> (Self, mpsc::Receiver<(auth::RequestId, auth::Response)>) {
+        let (answers, receiver) = mpsc::channel(16);
+        (Self { request: auth::RequestId(0), answers }, receiver)
+    }
+
     /// Tells the peer that the decision takes up to `timeout` longer, with a text for its user. Returns false if the
     /// request is no longer open or too many messages wait.
     pub fn send(&self, timeout: Duration, info: Option<String>) -> bool {

@@ -68,6 +68,7 @@ targets! {
     control_json in "../../fuzz/fuzz_targets/control_json.rs",
     proxy_answer in "../../fuzz/fuzz_targets/proxy_answer.rs",
     sessions in "../../fuzz/fuzz_targets/sessions.rs",
+    single_sign_on in "../../fuzz/fuzz_targets/single_sign_on.rs",
     state_files in "../../fuzz/fuzz_targets/state_files.rs",
     point_to_point in "../../fuzz/fuzz_targets/point_to_point.rs",
     unwrap in "../../fuzz/fuzz_targets/unwrap.rs",

@@ -1,6 +1,8 @@
 //! `adit server user`.
 
-use clap::{Args, Subcommand};
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueHint};
 
 use super::{ClientList, Location};
 use crate::complete;
@@ -53,6 +55,13 @@ The secret and the recovery codes are shown only once.")]
   sudo adit server user bind alice   with those of all clients")]
     Bind(UserBind),
 
+    /// Write the profile of a user who logs in without a certificate
+    #[command(after_help = "Example:
+  sudo adit server user profile alice   writes alice.ovpn, mode 0600
+
+Only for a server with login = \"password\" or \"password+code\".")]
+    Profile(UserProfile),
+
     /// Refuse a user from now on, until enabled again, and end the user's sessions
     #[command(after_help = "Example:
   sudo adit server user disable alice")]
@@ -77,6 +86,10 @@ pub(crate) struct UserAdd {
     /// Read the password from the first line of stdin instead of asking for it
     #[arg(long)]
     pub password_stdin: bool,
+
+    /// Set no password, for a user who logs in in the browser
+    #[arg(long, conflicts_with_all = ["password_stdin", "totp"])]
+    pub no_password: bool,
 
     /// Also create a secret for one-time codes, and show it as a QR code
     #[arg(long)]
@@ -159,6 +172,20 @@ pub(crate) struct UserBind {
     /// The clients; if none are given, the user may log in with the certificates of all clients
     #[arg(value_name = "CLIENT", add = complete::client())]
     pub clients: Vec<String>,
+
+    #[command(flatten)]
+    pub location: Location,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct UserProfile {
+    /// The name of the user
+    #[arg(add = complete::user())]
+    pub name: String,
+
+    /// The file for the profile; - for stdout [default: NAME.ovpn on a terminal, else stdout]
+    #[arg(long, short, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub output: Option<PathBuf>,
 
     #[command(flatten)]
     pub location: Location,

@@ -9,5 +9,6 @@ mod openvpn;
 mod presence;
 mod privileges;
 mod server;
+mod single_sign_on;
 mod users;
 mod world;

@@ -119,6 +119,63 @@ fn an_openvpn_client_logs_in_with_a_password_file() {
     until("the old password is refused", || again.log().contains("AUTH_FAILED"));
 }
 
+/// Without certificates, a session has the name of its user.
+#[test]
+fn an_openvpn_client_logs_in_with_a_password_alone() {
+    adit_testbed::needs_root!();
+    let mut server = server("password", "--filter rules.nft");
+    let rules = "table inet vpn {
+    chain forward {
+        type filter hook forward priority filter; policy drop;
+        ct state established,related accept
+        ip saddr @client:alice accept
+    }
+}
+";
+    fs::write(server.dir.path().join("rules.nft"), rules).unwrap();
+    with_password(&server, "server user add alice", "correct horse");
+    with_password(&server, "server user add bob", "correct horse");
+    // The client has the name of another user, and its certificate is not asked for.
+    let (ns, other) = (server.client("bob", ""), server.client("laptop", ""));
+    let (made, said) = server.adit("server user profile alice -o alice.ovpn");
+    assert!(made && said.contains("no private key"), "{said}");
+    let running = server.run();
+
+    credentials(&server, "alice", "wrong horse");
+    ends_refused(&mut openvpn(&server, &ns, "alice", "wrong.log"));
+    assert!(running.log().contains("user alice: wrong password"), "{}", running.log());
+
+    credentials(&server, "alice", "correct horse");
+    let mut client = openvpn(&server, &ns, "alice", "right.log");
+    until("the client is up", || client.log().contains(UP));
+    until("the server answers", || answers(&ns, "10.73.0.1"));
+    assert_eq!(server.connected(), ["alice"]);
+
+    // The certificate of a client gives its session no other name.
+    credentials(&server, "bob", "correct horse");
+    let second = openvpn(&server, &other, "laptop", "laptop.log");
+    until("the second client is up", || second.log().contains(UP));
+    server.await_connected(&["alice", "bob"]);
+    assert!(!answers(&other, "10.73.0.1"), "bob passes the filter");
+
+    let file = server.dir.path().join("vpn/server.toml");
+    let text = fs::read_to_string(&file).unwrap();
+    let changed = text.replace("login = \"password\"", "login = \"certificate\"");
+    fs::write(&file, changed).unwrap();
+    assert!(server.adit("reload").0);
+    let line = "login: not applied: restart required";
+    assert!(running.log().contains(line), "{}", running.log());
+    server.await_connected(&["alice", "bob"]);
+    fs::write(&file, text).unwrap();
+
+    // When a client is refused, it reads the file again.
+    credentials(&server, "alice", "correct horse");
+    let (disabled, said) = server.adit("server user disable alice");
+    assert!(disabled && said.contains("its session ended"), "{said}");
+    until("alice is refused", || client.child.try_wait().unwrap().is_some());
+    server.await_connected(&["bob"]);
+}
+
 #[test]
 fn a_user_may_be_bound_to_clients_and_has_groups() {
     adit_testbed::needs_root!();

@@ -370,6 +370,19 @@ impl ConnectLog<'_> {
     }
 }
 
+/// Returns what a server's message asks the user to do, if it belongs to a login outside the tunnel.
+fn login_line(text: &str) -> Option<String> {
+    let after_flags = |rest: &str| rest.split_once(':').map(|(_, text)| text.to_owned());
+    let url = match text.strip_prefix("OPEN_URL:") {
+        Some(url) => Some(url.to_owned()),
+        None => text.strip_prefix("WEB_AUTH:").and_then(after_flags),
+    };
+    match url {
+        Some(url) => Some(format!("log in in the browser: {url}")),
+        None => text.strip_prefix("CR_TEXT:").and_then(after_flags),
+    }
+}
+
 impl Hooks for ConnectLog<'_> {
     fn event(&mut self, event: &ClientEvent) {
         match event {
@@ -407,10 +420,12 @@ impl Hooks for ConnectLog<'_> {
                 tracing::warn!("{lost}: {reason}: retrying");
                 self.up = false;
             }
-            ClientEvent::Stopped(_)
-            | ClientEvent::Echo(_)
-            | ClientEvent::AuthPending(_)
-            | ClientEvent::ServerInfo(_) => {}
+            ClientEvent::Stopped(_) | ClientEvent::Echo(_) | ClientEvent::AuthPending(_) => {}
+            ClientEvent::ServerInfo(text) => {
+                if let Some(line) = login_line(text) {
+                    say!(1, "{line}");
+                }
+            }
             ClientEvent::Note(text) => say!(2, "{text}"),
             ClientEvent::Path(path) => say!(3, "{path}"),
             ClientEvent::Warning(text) => tracing::warn!("{text}"),
@@ -485,6 +500,22 @@ const NO_DEVICE: Device = Device::Null;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_login_outside_the_tunnel_is_said() {
+        let url = "https://sso.example.net/go?login=a:b";
+        for text in [
+            format!("WEB_AUTH::{url}"),
+            format!("WEB_AUTH:external:{url}"),
+            format!("OPEN_URL:{url}"),
+        ] {
+            assert_eq!(login_line(&text), Some(format!("log in in the browser: {url}")), "{text}");
+        }
+        assert_eq!(login_line("CR_TEXT:E,R:Your code:").as_deref(), Some("Your code:"));
+        for text in ["WEB_AUTH:", "CR_TEXT:x", "", "something else"] {
+            assert_eq!(login_line(text), None, "{text}");
+        }
+    }
 
     #[test]
     fn all_traffic_is_said_only_of_both_families_and_dns() {

@@ -3,6 +3,7 @@
 mod kernel;
 mod network;
 mod server;
+mod single_sign_on;
 mod users;
 
 use std::fs;
@@ -134,6 +135,7 @@ pub fn examine(paths: &Paths) -> Vec<Finding> {
         Ok(settings) => {
             findings.extend(server::examine(paths, &settings));
             findings.extend(users::examine(paths, &settings));
+            findings.extend(single_sign_on::examine(paths, &settings));
         }
         Err(fault) if settings_exist => {
             findings.push(

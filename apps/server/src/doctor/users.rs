@@ -22,6 +22,9 @@ pub(super) fn examine(paths: &Paths, settings: &Settings) -> Vec<Finding> {
             return vec![finding.remedy("run as root, or restore the file from a backup")];
         }
     };
+    if login == Login::CertificateOidc {
+        return Vec::new();
+    }
     if !login.asks_password() {
         return unused(paths, settings, &users).into_iter().collect();
     }
@@ -41,6 +44,14 @@ pub(super) fn examine(paths: &Paths, settings: &Settings) -> Vec<Finding> {
             without_codes(&store).unwrap_or_default(),
             "these users cannot log in, because they have no one-time codes",
             paths.command("server user totp NAME"),
+        );
+    }
+    if !login.uses_certificate() {
+        let bound = users.iter().filter(|user| !user.clients.is_empty());
+        warn(
+            bound.map(|user| user.name.to_string()).collect(),
+            "these users cannot log in, because they are bound to certificates",
+            paths.command("server user bind NAME"),
         );
     }
     warn(

@@ -246,6 +246,24 @@ fn only_a_managed_server_prepares_the_machine_and_only_as_its_settings_say() {
     assert!(policy.check(&begin).is_err(), "there is one beginning");
 }
 
+/// The files of a provider are readable where the settings name them, and only there.
+#[test]
+fn the_files_of_a_provider_are_those_of_the_settings() {
+    let setup = Setup::new();
+    let (secret, ca) = (setup.paths.config.join("oidc.secret"), Path::new("/etc/sso-ca.pem"));
+    let may = |path: &Path| setup.policy().check(&Request::Read(path.to_owned())).is_ok();
+    assert!(!may(&secret) && !may(ca));
+    let path = setup.paths.settings_file();
+    let section = "[oidc]\nissuer = \"https://sso.example.net\"\nclient-id = \"adit\"\n\
+                   client-secret-file = \"oidc.secret\"\nca-file = \"/etc/sso-ca.pem\"\n";
+    fs::write(&path, fs::read_to_string(&path).unwrap() + section).unwrap();
+    assert!(may(&secret) && may(ca) && !may(Path::new("/etc/shadow")));
+    let logins = setup.paths.data.join("sso-logins.json");
+    setup.policy().check(&Request::Replace(logins.clone())).unwrap();
+    assert!(setup.policy().check(&Request::Replace(secret)).is_err());
+    assert!(!may(&logins));
+}
+
 /// The network process must be able to name an included file that contains a mistake.
 #[test]
 fn rules_with_a_mistake_stay_readable() {

@@ -1,6 +1,8 @@
 //! Logins of users with passwords and one-time codes.
 
 mod limits;
+mod oidc;
+mod sso_logins;
 mod tokens;
 mod used_codes;
 
@@ -22,6 +24,8 @@ use zeroize::Zeroizing;
 
 use super::init::pki_fault;
 use limits::LoginLimits;
+pub(super) use oidc::{DeviceLogin, Provider, SsoError, SsoUser, https_url};
+pub(super) use sso_logins::{SsoLogin, SsoLogins};
 pub(super) use tokens::Tokens;
 use used_codes::CodeUse;
 pub(super) use used_codes::UsedCodes;
@@ -35,6 +39,15 @@ const MAX_WAITING: usize = 1024;
 
 /// All users by name.
 pub(super) type Users = Arc<HashMap<String, User>>;
+
+/// How a login ended, for the limits and the counters.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Accepted,
+    Failed,
+    /// It says nothing about the user.
+    Withdrawn,
+}
 
 /// Verifies logins, and limits the failed ones.
 #[derive(Debug)]
@@ -58,7 +71,7 @@ pub(super) struct Attempt {
     pub(super) user: String,
     /// The password field, which may contain a code.
     pub(super) password: Zeroizing<String>,
-    /// The name in the client's certificate.
+    /// The name in the client's certificate; empty without one.
     pub(super) client: String,
     /// The client's address.
     pub(super) address: Option<IpAddr>,
@@ -87,6 +100,7 @@ pub(super) enum Refusal {
     WrongPassword,
     Disabled,
     OtherClient,
+    NoCertificate,
     CodeMissing,
     CodeNotSetUp,
     CodeWrong,
@@ -112,6 +126,9 @@ impl fmt::Display for Refusal {
             Self::WrongPassword => "wrong password",
             Self::Disabled => "the user is disabled",
             Self::OtherClient => "the user may not use this client's certificate",
+            Self::NoCertificate => {
+                "the user is bound to certificates, and the server asks for none"
+            }
             Self::CodeMissing => "the one-time code is missing",
             Self::CodeNotSetUp => "a one-time code is required, and the user has none set up",
             Self::CodeWrong => "wrong one-time code; are the clocks right?",
@@ -161,25 +178,45 @@ impl Logins {
         users: impl FnOnce() -> Result<Users, Fault> + Send + 'static,
     ) -> Result<LoggedIn, LoginError> {
         let (address, name) = (attempt.address, attempt.user.clone());
-        if let Err(pause) = self.limits().begin(clock::now(), address, &name) {
-            self.paused.fetch_add(1, Relaxed);
-            return Err(LoginError::Paused(pause));
-        }
+        self.begin(address, &name)?;
         let result = self.verify_in_turn(attempt, users).await;
-        match &result {
-            Ok(_) => {
+        let outcome = match &result {
+            Ok(_) => Outcome::Accepted,
+            Err(LoginError::Refused(_)) => Outcome::Failed,
+            Err(_) => Outcome::Withdrawn,
+        };
+        self.ended(address, &name, outcome);
+        result
+    }
+
+    /// Begins an attempt under a name, unless there is a pause. It must end with [`Self::ended`].
+    pub(super) fn begin(&self, address: Option<IpAddr>, name: &str) -> Result<(), LoginError> {
+        self.limits().begin(clock::now(), address, name).map_err(|pause| {
+            self.paused.fetch_add(1, Relaxed);
+            LoginError::Paused(pause)
+        })
+    }
+
+    /// Ends an attempt.
+    pub(super) fn ended(&self, address: Option<IpAddr>, name: &str, outcome: Outcome) {
+        match outcome {
+            Outcome::Accepted => {
                 self.accepted.fetch_add(1, Relaxed);
-                self.limits().succeeded(clock::now(), address, &name);
+                self.limits().succeeded(clock::now(), address, name);
             }
-            Err(LoginError::Refused(_)) => {
+            Outcome::Failed => {
                 self.failed.fetch_add(1, Relaxed);
             }
-            Err(_) => {
+            Outcome::Withdrawn => {
                 self.busy.fetch_add(1, Relaxed);
-                self.limits().withdrawn(clock::now(), address, &name);
+                self.limits().withdrawn(clock::now(), address, name);
             }
         }
-        result
+    }
+
+    /// Returns the key of the tokens.
+    pub(super) fn tokens(&self) -> &Tokens {
+        &self.tokens
     }
 
     /// Waits for a free place, and verifies the login on a thread that may block.
@@ -204,7 +241,8 @@ impl Logins {
             let since = this.verify(user, &attempt, now).map_err(LoginError::Refused)?;
             let user = user.cloned().ok_or(LoginError::Refused(Refusal::NoSuchUser))?;
             let token = user.totp.is_some();
-            let token = token.then(|| this.tokens.issue(&user, &attempt.client, since));
+            let of_user = (user.name.as_str(), user.revision);
+            let token = token.then(|| this.tokens.issue(of_user, &attempt.client, since));
             Ok(LoggedIn { user, token })
         });
         verified.await.unwrap_or_else(|error| {
@@ -276,7 +314,8 @@ fn admitted(user: &User, attempt: &Attempt) -> Result<(), Refusal> {
         return Err(Refusal::Disabled);
     }
     if !user.may_use(&attempt.client) {
-        return Err(Refusal::OtherClient);
+        let bare = attempt.client.is_empty();
+        return Err(if bare { Refusal::NoCertificate } else { Refusal::OtherClient });
     }
     if attempt.code_required && user.totp.is_none() {
         return Err(Refusal::CodeNotSetUp);
@@ -303,6 +342,12 @@ impl Drop for Waiting<'_> {
 /// Returns a user name as the log shows it.
 pub(super) fn shown(user: &str) -> String {
     adit_runtime::log::clean(&user.chars().take(64).collect::<String>())
+}
+
+/// Parses any bytes as what a provider sends, for fuzzing.
+#[doc(hidden)]
+pub fn fuzz_single_sign_on(bytes: &[u8]) {
+    oidc::fuzz(bytes);
 }
 
 #[cfg(test)]

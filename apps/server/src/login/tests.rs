@@ -80,6 +80,9 @@ fn each_check_of_a_login_refuses_alone() {
     setup.user.state = UserState::Active;
     setup.user.clients = vec!["phone".parse().unwrap()];
     assert_eq!(setup.verify(PASSWORD), Err(Refusal::OtherClient));
+    let bare = Attempt { client: String::new(), ..attempt(PASSWORD) };
+    let refused = setup.logins.verify(Some(&setup.user), &bare, NOW);
+    assert_eq!(refused, Err(Refusal::NoCertificate));
     setup.user.clients.push("laptop".parse().unwrap());
     assert_eq!(setup.verify(PASSWORD), Ok(()));
 

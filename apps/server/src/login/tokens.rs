@@ -7,12 +7,16 @@
 //!
 //! The server keeps nothing: the HMAC covers the user, the client, the revision of the user's password and codes, and the
 //! time, so a token ends with each of them.
+//!
+//! These are not the tokens of `auth-gen-token`, which the engine issues for `adit openvpn` (`server/auth_token.rs` in
+//! `crates/openvpn`). Those have the format of OpenVPN's server, so that servers with the same key accept each other's. It has no
+//! room for a certificate and a revision, and the engine that checks it knows no users. OpenVPN's tokens are renewed during
+//! a session, while those here end at a fixed time after the login.
 
 use std::fs;
 use std::path::PathBuf;
 
 use adit_crypto::{Digest, HmacKey};
-use adit_pki::User;
 use adit_runtime::fault::{Fault, file_fault};
 use adit_runtime::helper::files;
 use adit_runtime::paths::Paths;
@@ -37,7 +41,7 @@ impl Tokens {
     }
 
     /// Reads the key, or creates one.
-    pub(super) fn open(paths: &Paths) -> Result<Self, Fault> {
+    pub(crate) fn open(paths: &Paths) -> Result<Self, Fault> {
         let path = Self::file(paths);
         let key = match fs::read(&path).map(Zeroizing::new) {
             Ok(key) if key.len() == KEY => key,
@@ -54,11 +58,17 @@ impl Tokens {
         Ok(Self(key.map_err(|error| Fault::ours(format!("cannot make tokens: {error}")))?))
     }
 
-    /// Returns the token of a user who logged in at `issued` (seconds since 1970) with this client's certificate.
-    pub(super) fn issue(&self, user: &User, client: &str, issued: u64) -> Zeroizing<String> {
+    /// Returns the token of a user, by name and revision, who logged in at `issued` (seconds since 1970) with this client's
+    /// certificate.
+    pub(crate) fn issue(
+        &self,
+        (name, revision): (&str, u32),
+        client: &str,
+        issued: u64,
+    ) -> Zeroizing<String> {
         let mut bytes = issued.to_be_bytes().to_vec();
-        let revision = user.revision.to_be_bytes();
-        let mac = self.0.sign(&parts(user.name.as_str(), client, &revision, &issued.to_be_bytes()));
+        let revision = revision.to_be_bytes();
+        let mac = self.0.sign(&parts(name, client, &revision, &issued.to_be_bytes()));
         bytes.extend_from_slice(mac.as_bytes());
         let mut text = Zeroizing::new(PREFIX.to_owned());
         STANDARD.encode_string(&bytes, &mut text);
@@ -66,17 +76,29 @@ impl Tokens {
     }
 
     /// Returns whether a password is a token, valid or not.
-    pub(super) fn is_token(password: &str) -> bool {
+    pub(crate) fn is_token(password: &str) -> bool {
         password.starts_with(PREFIX)
     }
 
-    /// Returns the time of the login if a token is valid at `now`. `revision` is that of the user, if the user exists.
+    /// Returns the time of the login if a token of a login on this server is valid at `now`. `revision` is that of the user,
+    /// if the user exists.
     pub(super) fn verify(
+        &self,
+        token: &str,
+        user: (&str, Option<u32>),
+        client: &str,
+        now: u64,
+    ) -> Option<u64> {
+        self.verify_within(token, user, client, (now, LIFETIME))
+    }
+
+    /// Does the same as [`Self::verify`], for tokens with another lifetime in seconds.
+    pub(crate) fn verify_within(
         &self,
         token: &str,
         (name, revision): (&str, Option<u32>),
         client: &str,
-        now: u64,
+        (now, lifetime): (u64, u64),
     ) -> Option<u64> {
         let bytes = STANDARD.decode(token.strip_prefix(PREFIX)?).ok()?;
         let (issued, mac) = bytes.split_first_chunk::<8>()?;
@@ -84,7 +106,7 @@ impl Tokens {
         let of_user = revision.unwrap_or_default().to_be_bytes();
         let valid = mac.len() == MAC && self.0.verify(&parts(name, client, &of_user, issued), mac);
         let issued = u64::from_be_bytes(*issued);
-        let fresh = now.checked_sub(issued).is_some_and(|age| age < LIFETIME);
+        let fresh = now.checked_sub(issued).is_some_and(|age| age < lifetime);
         (valid && fresh && revision.is_some()).then_some(issued)
     }
 }
@@ -109,20 +131,17 @@ impl std::fmt::Debug for Tokens {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{alice, folders};
+    use crate::testing::folders;
 
     const NOW: u64 = 1_795_000_000;
-
-    fn user() -> User {
-        User { revision: 3, ..alice() }
-    }
+    const ALICE: (&str, u32) = ("alice", 3);
 
     /// In each case only one part differs.
     #[test]
     fn a_token_is_valid_for_its_user_client_revision_and_time_only() {
         let dir = tempfile::tempdir().unwrap();
         let tokens = Tokens::open(&folders(&dir)).unwrap();
-        let token = tokens.issue(&user(), "laptop", NOW);
+        let token = tokens.issue(ALICE, "laptop", NOW);
         assert!(Tokens::is_token(&token) && token.len() < 128);
         let alice = ("alice", Some(3));
         assert_eq!(tokens.verify(&token, alice, "laptop", NOW), Some(NOW));
@@ -139,7 +158,7 @@ mod tests {
             assert_eq!(tokens.verify(&token, user, client, now), None, "{user:?} {client} {now}");
         }
         // The revision of an unknown user is taken as 0.
-        let first = tokens.issue(&User { revision: 0, ..user() }, "laptop", NOW);
+        let first = tokens.issue(("alice", 0), "laptop", NOW);
         assert_eq!(tokens.verify(&first, ("alice", None), "laptop", NOW), None);
     }
 
@@ -147,7 +166,7 @@ mod tests {
     fn an_altered_token_is_not_valid() {
         let dir = tempfile::tempdir().unwrap();
         let tokens = Tokens::open(&folders(&dir)).unwrap();
-        let token = tokens.issue(&user(), "laptop", NOW);
+        let token = tokens.issue(ALICE, "laptop", NOW);
         let verify = |text: &str| tokens.verify(text, ("alice", Some(3)), "laptop", NOW);
         for at in 0..token.len() {
             let mut altered = token.as_bytes().to_vec();
@@ -164,7 +183,7 @@ mod tests {
     fn tokens_survive_a_restart_but_not_a_new_key() {
         let dir = tempfile::tempdir().unwrap();
         let paths = folders(&dir);
-        let token = Tokens::open(&paths).unwrap().issue(&user(), "laptop", NOW);
+        let token = Tokens::open(&paths).unwrap().issue(ALICE, "laptop", NOW);
         let verify = |tokens: &Tokens| tokens.verify(&token, ("alice", Some(3)), "laptop", NOW);
         assert_eq!(verify(&Tokens::open(&paths).unwrap()), Some(NOW));
         fs::write(Tokens::file(&paths), "short").unwrap();

@@ -1,0 +1,148 @@
+//! Tests of users who log in in a browser, with openvpn and adit as their clients and a provider in a namespace.
+
+use std::fs;
+use std::net::TcpListener;
+use std::process::Command;
+
+use adit_linux::netns::NetNs;
+use adit_testbed::identity_provider::{Approval, IdentityProvider};
+use serde_json::json;
+
+use crate::world::{Server, TestProcess, answers, until};
+
+const UP: &str = "Initialization Sequence Completed";
+
+/// A server whose users log in with a provider outside.
+struct World {
+    server: Server,
+    provider: IdentityProvider,
+}
+
+impl World {
+    fn new(options: &str) -> Self {
+        if Command::new("openvpn").arg("--version").output().is_err() {
+            panic!("openvpn is missing: apt-get install openvpn");
+        }
+        let server = Server::new(options);
+        let listener = server.outside.run(|| TcpListener::bind("198.51.100.9:8443").unwrap());
+        let provider = IdentityProvider::start(listener.unwrap());
+        let vpn = server.dir.path().join("vpn");
+        fs::write(vpn.join("sso-ca.pem"), provider.certificate()).unwrap();
+        fs::write(vpn.join("oidc.secret"), "s3cret\n").unwrap();
+        // Only the helper can read it.
+        let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        fs::set_permissions(vpn.join("oidc.secret"), private).unwrap();
+        provider.change(|behaviour| behaviour.secret = Some("s3cret".into()));
+        let file = vpn.join("server.toml");
+        let text = fs::read_to_string(&file).unwrap();
+        let login = text.replace("login = \"certificate\"", "login = \"certificate+oidc\"");
+        let section = format!(
+            "[oidc]\nissuer = \"{}\"\nclient-id = \"adit\"\nclient-secret-file = \"oidc.secret\"\n\
+             ca-file = \"sso-ca.pem\"\n",
+            provider.issuer()
+        );
+        fs::write(&file, login + &section).unwrap();
+        Self { server, provider }
+    }
+
+    fn openvpn(&self, ns: &NetNs, log: &str, more: &[&str]) -> TestProcess {
+        let arguments = ["--config", "laptop.ovpn", "--dev", "vpn0", "--dev-type", "tun"];
+        let arguments = [&arguments, more].concat();
+        TestProcess::program(ns, "openvpn", &arguments, self.server.dir.path(), log)
+    }
+}
+
+#[test]
+fn an_openvpn_client_logs_in_in_the_browser() {
+    adit_testbed::needs_root!();
+    let mut world = World::new("--filter rules.nft");
+    let rules = "table inet vpn {
+    chain forward {
+        type filter hook forward priority filter; policy drop;
+        ct state established,related accept
+        ip saddr @group:staff accept
+    }
+}
+";
+    fs::write(world.server.dir.path().join("rules.nft"), rules).unwrap();
+    let ns = world.server.client("laptop", "");
+    world.provider.change(|behaviour| behaviour.claims = json!({ "groups": ["staff"] }));
+    let (fine, said) = world.server.adit("doctor");
+    assert!(said.contains("offers the device flow"), "{fine} {said}");
+    let mut running = world.server.run();
+
+    // The keys are exchanged again often, and the server must not ask again.
+    let mut client = world.openvpn(&ns, "laptop.log", &["--reneg-sec", "5"]);
+    let url = format!("WEB_AUTH::{}/go?login=1", world.provider.issuer());
+    until("the client shows the URL", || client.log().contains(&url));
+    assert!(!client.log().contains(UP) && world.server.connected().is_empty());
+    world.provider.change(|behaviour| behaviour.approval = Approval::Approved);
+    until("the client is up", || client.log().contains(UP));
+    until("staff reach the server", || answers(&ns, "10.73.0.1"));
+    let (_, status) = world.server.adit("status --json");
+    let report: serde_json::Value = serde_json::from_str(&status).unwrap();
+    assert_eq!(report[0]["peers"][0]["username"], "alice", "{status}");
+    world.provider.change(|behaviour| behaviour.approval = Approval::Denied);
+    let exchanges = || client.log().matches("Control Channel: TLS").count();
+    until("the keys are exchanged again", || exchanges() >= 3);
+    assert!(answers(&ns, "10.73.0.1"), "{}", running.log());
+
+    // A token replaces the browser when the client connects again, and when the server was restarted.
+    client.signal("USR1");
+    until("the client is up again", || client.log().matches(UP).count() == 2);
+    assert_eq!(running.end(), Some(0));
+    let running = world.server.run();
+    until("the client is up after a restart", || client.log().matches(UP).count() == 3);
+    until("staff reach the server again", || answers(&ns, "10.73.0.1"));
+    assert_eq!(world.provider.requests("/device"), 1, "{:?}", world.provider.log());
+    for secret in ["s3cret", "device-1", "SESS_ID_adit"] {
+        assert!(!running.log().contains(secret), "{secret} is in the log: {}", running.log());
+    }
+
+    // A user who is registered here can be disabled here.
+    let add = "server user add alice --no-password";
+    assert!(world.server.adit(add).0);
+    assert!(world.server.adit("server user disable alice").0);
+    until("the session has ended", || world.server.connected().is_empty());
+    let line = "user alice: the user is disabled";
+    until("the user is refused", || running.log().contains(line));
+}
+
+#[test]
+fn a_client_that_cannot_show_the_url_is_told_so() {
+    adit_testbed::needs_root!();
+    let mut world = World::new("");
+    let ns = world.server.client("laptop", "");
+    let running = world.server.run();
+    let profile = world.server.dir.path().join("laptop.ovpn");
+    let text = fs::read_to_string(&profile).unwrap();
+    assert!(text.contains("setenv IV_SSO"), "{text}");
+    let without: Vec<&str> = text.lines().filter(|line| !line.contains("IV_SSO")).collect();
+    fs::write(&profile, without.join("\n") + "\n").unwrap();
+    let mut client = world.openvpn(&ns, "laptop.log", &[]);
+    until("the client is refused", || client.child.try_wait().unwrap().is_some());
+    assert!(client.log().contains("asks for a login in the browser"), "{}", client.log());
+    assert!(running.log().contains("IV_SSO"), "{}", running.log());
+    assert_eq!(world.provider.requests("/device"), 0);
+}
+
+#[test]
+fn an_adit_client_logs_in_in_the_browser_and_waits_for_a_provider_that_is_away() {
+    adit_testbed::needs_root!();
+    let mut world = World::new("");
+    let ns = world.server.client("laptop", "");
+    let away = adit_testbed::identity_provider::Mistake::Unavailable;
+    world.provider.change(|behaviour| {
+        (behaviour.mistake, behaviour.approval) = (Some(away), Approval::Approved);
+    });
+    let running = world.server.run();
+    let (_, said) = world.server.adit("doctor");
+    assert!(said.contains("503"), "{said}");
+    let client = world.server.connect(&ns, "laptop");
+    until("the server says why", || running.log().contains("single sign-on"));
+    until("the client says why", || client.log().contains("does not work at the moment"));
+    world.provider.change(|behaviour| behaviour.mistake = None);
+    until("the client shows the URL", || client.log().contains("/go?login="));
+    world.server.await_connected(&["laptop"]);
+    until("the server answers", || answers(&ns, "10.73.0.1"));
+}
