@@ -6,6 +6,7 @@ mod client;
 mod config_files;
 pub mod connect;
 mod helper_duty;
+mod host_process;
 pub mod openvpn;
 pub mod plugin_host;
 

@@ -2,22 +2,21 @@
 //! process has ended. It never calls a plugin, so a plugin that blocks does not delay it.
 
 use std::io::{self, PipeReader, Read};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use adit_linux::channel::Channel;
 use adit_linux::poll::{Events, Interest, Poller};
-use adit_linux::process::open_process;
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::{Pid, getppid};
+use nix::unistd::Pid;
 
 use super::deferred::DeferredCalls;
 use super::protocol::Message;
+use crate::host_process::Lines;
 
 /// How often the files of deferred answers are read.
 const INTERVAL: Duration = Duration::from_millis(100);
-
-/// The maximum length of a line that a plugin prints. A longer one is split.
-const MAX_LINE: usize = 1024;
 
 /// How long plugins may take to close after the network process has ended. One that blocks would keep the host alive.
 const FAREWELL: Duration = Duration::from_secs(10);
@@ -28,20 +27,23 @@ const ENDED: u64 = 3;
 
 /// Redirects the output of plugins to a thread, and starts the thread.
 pub(super) fn start(
+    channel: &Channel,
     deferred: Arc<DeferredCalls>,
     send: fn(&Message),
     print: fn(String),
 ) -> io::Result<()> {
     let (output, writer) = io::pipe()?;
-    let network_process = open_process(getppid().as_raw().unsigned_abs())?;
     let poller = Poller::new()?;
-    poller.add(&network_process, ENDED, Interest::READ)?;
+    // The network process may become another one later (`daemon`), so its end of the channel counts: only a hang-up is
+    // an event.
+    poller.add(channel, ENDED, Interest::NONE)?;
+    let channel = channel.as_fd().try_clone_to_owned()?;
     poller.add(&output, OUTPUT, Interest::READ)?;
     poller.add(deferred.added(), ADDED, Interest::READ)?;
     let thread = std::thread::Builder::new().name("background".into());
     thread.spawn(move || {
         // The poller watches it as long as it is open.
-        let _network_process = network_process;
+        let _channel = channel;
         run(&poller, &deferred, output, send, print);
     })?;
     nix::unistd::dup2_stdout(&writer)?;
@@ -78,44 +80,5 @@ fn run(
             lines.add(bytes.get(..length).unwrap_or_default(), print);
         }
         deferred.take_answers().iter().for_each(send);
-    }
-}
-
-/// Divides what plugins print into lines.
-#[derive(Debug, Default)]
-struct Lines {
-    incomplete: Vec<u8>,
-}
-
-impl Lines {
-    fn add(&mut self, bytes: &[u8], mut print: impl FnMut(String)) {
-        for byte in bytes {
-            if *byte != b'\n' {
-                self.incomplete.push(*byte);
-            }
-            if *byte == b'\n' || self.incomplete.len() >= MAX_LINE {
-                let line = std::mem::take(&mut self.incomplete);
-                let line = String::from_utf8_lossy(&line).trim_end().to_owned();
-                if !line.is_empty() {
-                    print(line);
-                }
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn output_becomes_lines_of_bounded_length() {
-        let (mut lines, mut printed) = (Lines::default(), Vec::new());
-        for bytes in [&b"one\n\ntw"[..], b"o\r\nthr", &[b'e'; MAX_LINE], b"\xff\n"] {
-            lines.add(bytes, |line| printed.push(line));
-        }
-        assert_eq!(printed[..2], ["one", "two"]);
-        assert_eq!((printed[2].len(), printed[3].as_str()), (MAX_LINE, "eee\u{fffd}"));
-        assert_eq!(printed.len(), 4);
     }
 }

@@ -2,13 +2,13 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::process::{Child, Command, Stdio};
+use std::os::fd::AsFd;
+use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use adit_linux::channel::{Channel, Received};
-use adit_linux::process::{open_process, wait_for_end};
+use adit_linux::channel::Received;
+use adit_linux::process::wait_for_end;
 use adit_runtime::driver::watch;
 use adit_runtime::fault::Fault;
 use adit_runtime::say;
@@ -18,6 +18,7 @@ use tokio::sync::{Notify, mpsc};
 use super::protocol::{
     MESSAGE_LIMIT, Message, NumberedRequest, Outcome, Pending, Processed, Request,
 };
+use crate::host_process::HostProcess;
 
 /// The maximum number of calls that wait for the host.
 pub(super) const MAX_QUEUED: usize = 1024;
@@ -46,11 +47,7 @@ pub(super) enum Event {
 
 #[derive(Debug)]
 pub(super) struct Link {
-    channel: Channel,
-    /// Not waited for: its end is noticed by its descriptor, and this process ends with it.
-    _child: Child,
-    /// Becomes readable when the host ends. A process that a plugin forked may keep the channel open.
-    process: OwnedFd,
+    host: HostProcess,
     state: Mutex<State>,
     ended: Notify,
 }
@@ -112,15 +109,10 @@ impl Drop for Waiter {
 
 impl Link {
     /// Starts the host.
-    pub(super) fn start(mut command: Command) -> Result<Self, Fault> {
+    pub(super) fn start(command: Command) -> Result<Self, Fault> {
         let failed = |e: io::Error| Fault::environment(format!("plugin host: start failed: {e}"));
-        let (ours, theirs) = Channel::pair(MESSAGE_LIMIT).map_err(failed)?;
-        let child = command.stdin(Stdio::from(OwnedFd::from(theirs))).spawn().map_err(failed)?;
-        let process = open_process(child.id()).map_err(failed)?;
-        // The command holds the other end of the channel.
-        drop(command);
-        let state = Mutex::default();
-        Ok(Self { channel: ours, _child: child, process, state, ended: Notify::new() })
+        let host = HostProcess::start(command, MESSAGE_LIMIT).map_err(failed)?;
+        Ok(Self { host, state: Mutex::default(), ended: Notify::new() })
     }
 
     /// Sends a request and waits for its result without a runtime: at the start, and between calls.
@@ -150,18 +142,10 @@ impl Link {
 
     /// Waits for a message or the end of the host.
     fn wait(&self, patience: Duration) -> io::Result<()> {
-        // A short wait suffices for the end, which is rare here.
-        let step = patience.min(Duration::from_millis(100));
-        match self.channel.wait(false, step) {
-            Err(e) if e.kind() == io::ErrorKind::TimedOut => {
-                if wait_for_end(&self.process, Duration::ZERO)? {
-                    self.lose();
-                    return Ok(());
-                }
-                if patience.is_zero() { Err(e) } else { Ok(()) }
-            }
-            waited => waited,
+        if self.host.wait(patience)? {
+            self.lose();
         }
+        Ok(())
     }
 
     /// Queues a request whose result a caller awaits. The error is a reason to refuse.
@@ -210,7 +194,7 @@ impl Link {
             return;
         }
         while let Some(Queued { id, bytes, .. }) = state.queue.pop_front() {
-            match self.channel.send(&bytes, &[]) {
+            match self.host.channel().send(&bytes, &[]) {
                 Ok(()) => {
                     state.under_way = Some(id);
                     return;
@@ -244,7 +228,7 @@ impl Link {
     /// Processes the messages that have arrived.
     fn receive(&self) {
         loop {
-            match self.channel.receive(MESSAGE_LIMIT) {
+            match self.host.channel().receive(MESSAGE_LIMIT) {
                 Ok(Received::Message(bytes, _)) => self.dispatch(&bytes),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
                 Ok(Received::End) => return self.lose(),
@@ -339,8 +323,8 @@ impl Link {
         let open = |fd: &dyn AsFd| {
             fd.as_fd().try_clone_to_owned().and_then(|fd| watch(fd, Interest::READABLE))
         };
-        let channel = open(&this.channel).map_err(failed)?;
-        let process = open(&this.process).map_err(failed)?;
+        let channel = open(this.host.channel()).map_err(failed)?;
+        let process = open(this.host.process()).map_err(failed)?;
         let link = Arc::downgrade(this);
         tokio::spawn(async move {
             loop {
@@ -371,12 +355,12 @@ impl Link {
 
     /// Tells the host that no request follows, and waits until it has closed the plugins.
     pub(super) fn finish(&self) {
-        let _ = self.channel.finish();
+        let _ = self.host.channel().finish();
         let until = Instant::now() + FAREWELL;
         loop {
             self.receive();
             let left = until.saturating_duration_since(Instant::now());
-            match wait_for_end(&self.process, left.min(Duration::from_millis(20))) {
+            match wait_for_end(self.host.process(), left.min(Duration::from_millis(20))) {
                 Ok(true) | Err(_) => break,
                 Ok(false) if left.is_zero() => {
                     tracing::warn!("plugin host: a plugin did not finish in time");

@@ -1,30 +1,21 @@
 //! The plugin host's own process.
 
-use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
-use adit_linux::channel::{Channel, Received};
+use adit_linux::channel::Channel;
 use adit_linux::plugin::{self, LogLevel};
-use adit_linux::privileges::{change_identity, find_group, find_user};
 
 use super::calls::PluginSet;
 use super::protocol::{
     MESSAGE_LIMIT, Message, NumberedRequest, OpenRequest, Outcome, Processed, Request,
 };
 use super::{NAME, background};
+use crate::host_process;
 
 /// The channel to the network process. It is global because plugins' log messages have no other context.
 static CHANNEL: OnceLock<Channel> = OnceLock::new();
-
-/// How long an answer waits for a network process that does not read.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// How long one wait for a request takes, after which the host waits again.
-const IDLE: Duration = Duration::from_secs(3600);
 
 /// The level of a plugin's debug messages.
 const DEBUG_VERB: u64 = 7;
@@ -40,15 +31,8 @@ pub(super) fn main() -> ExitCode {
 }
 
 pub(super) fn run() -> Result<(), String> {
-    let channel = io::stdin().as_fd().try_clone_to_owned().and_then(Channel::from_fd);
-    let channel = channel.map_err(|_| "this program is started by adit alone".to_owned())?;
+    let channel = host_process::enter(c"adit-plugins")?;
     let channel = CHANNEL.get_or_init(|| channel);
-    let failed = |what: &'static str| move |e: io::Error| format!("{what}: {e}");
-    File::open("/dev/null")
-        .and_then(|null| Ok(nix::unistd::dup2_stdin(null)?))
-        .map_err(failed("cannot open /dev/null"))?;
-    let _ = nix::sys::prctl::set_name(c"adit-plugins");
-    plugin::outlive_signals().map_err(failed("cannot catch signals"))?;
     plugin::log_to(|level, text| match level {
         LogLevel::Error => line(0, 1, text.to_owned()),
         LogLevel::Warning => line(1, 1, text.to_owned()),
@@ -56,7 +40,7 @@ pub(super) fn run() -> Result<(), String> {
         LogLevel::Debug => line(2, DEBUG_VERB, text.to_owned()),
     });
     let mut host = Host { plugins: None, user: None, group: None };
-    while let Some(bytes) = next(channel)? {
+    while let Some(bytes) = host_process::next(channel, MESSAGE_LIMIT)? {
         let NumberedRequest { id, request } =
             serde_json::from_slice(&bytes).map_err(|e| format!("invalid request: {e}"))?;
         let result = host.process(id, request);
@@ -66,21 +50,6 @@ pub(super) fn run() -> Result<(), String> {
         plugins.close();
     }
     Ok(())
-}
-
-/// Waits for the next request; `None` if the network process has ended.
-fn next(channel: &Channel) -> Result<Option<Vec<u8>>, String> {
-    loop {
-        match channel.receive(MESSAGE_LIMIT) {
-            Ok(Received::Message(bytes, _)) => return Ok(Some(bytes)),
-            Ok(Received::End) => return Ok(None),
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => match channel.wait(false, IDLE) {
-                Err(e) if e.kind() != io::ErrorKind::TimedOut => return Err(e.to_string()),
-                _ => {}
-            },
-            Err(e) => return Err(format!("request lost: {e}")),
-        }
-    }
 }
 
 /// Sends a message that must arrive, and waits for a network process that reads slowly.
@@ -98,12 +67,7 @@ fn send(message: &Message) {
         };
         bytes = serde_json::to_vec(&short).unwrap_or_default();
     }
-    while let Err(e) = channel.send(&bytes, &[]) {
-        // If the network process is gone, the next request is the end.
-        if e.kind() != io::ErrorKind::WouldBlock || channel.wait(true, PATIENCE).is_err() {
-            return;
-        }
-    }
+    host_process::send(channel, &bytes);
 }
 
 /// Sends a line for the log. It is dropped if the network process does not read, because a plugin must not wait for the
@@ -134,9 +98,9 @@ impl Host {
         match request {
             Request::Open(_) => Processed::Failed("plugin host: the plugins are open".into()),
             Request::BecomeUser { env } => {
-                match become_user(self.user.as_deref(), self.group.as_deref()) {
+                match host_process::become_user(self.user.as_deref(), self.group.as_deref()) {
                     Ok(()) => opened(plugins.user_changed(&env), plugins),
-                    Err(reason) => Processed::Failed(reason),
+                    Err(reason) => Processed::Failed(format!("plugin host: {reason}")),
                 }
             }
             Request::Reopen { env } => opened(plugins.reopen(&env), plugins),
@@ -169,7 +133,10 @@ impl Host {
         let _ = nix::unistd::setsid();
         let deferred = Arc::clone(plugins.deferred());
         let print = |text: String| line(2, 1, format!("plugin: {text}"));
-        let started = background::start(deferred, send, print);
+        let started = match CHANNEL.get() {
+            Some(channel) => background::start(channel, deferred, send, print),
+            None => Err(io::ErrorKind::NotConnected.into()),
+        };
         let plugins = self.plugins.insert(plugins);
         opened(started.map_err(|e| format!("plugin host: cannot start: {e}")), plugins)
     }
@@ -180,15 +147,4 @@ fn opened(result: Result<(), String>, plugins: &PluginSet) -> Processed {
         Ok(()) => Processed::Opened { mask: plugins.mask() },
         Err(reason) => Processed::Failed(reason),
     }
-}
-
-/// Becomes the configured user, in all threads. Without `user` and `group` the process stays what it is, as openvpn does.
-fn become_user(user: Option<&str>, group: Option<&str>) -> Result<(), String> {
-    if !nix::unistd::geteuid().is_root() {
-        return Ok(());
-    }
-    let user = user.map(find_user).transpose().map_err(|e| e.to_string())?;
-    let group = group.map(find_group).transpose().map_err(|e| e.to_string())?;
-    change_identity(None, group, user.map(|(user, _)| user))
-        .map_err(|e| format!("plugin host: cannot change the user: {e}"))
 }

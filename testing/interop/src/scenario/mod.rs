@@ -203,6 +203,7 @@ const SCENARIOS: &[(&str, &[Roles], ScenarioFn)] = &[
     ("plugins/client-connect-deferred", ADIT_SERVER, plugins::client_connect_deferred),
     ("plugins/calls-and-variables", ADIT_SERVES, plugins::calls_and_variables),
     ("plugins/crash", ADIT_SERVER, plugins::crash),
+    ("plugins/background", ADIT_SERVER, plugins::background),
     ("plugins/auth-pam", ADIT_SERVER, plugins::auth_pam),
     ("plugins/auth-pam-deferred", ADIT_SERVER, plugins::auth_pam_deferred),
     ("plugins/down-root", ADIT_SERVER, plugins::down_root),

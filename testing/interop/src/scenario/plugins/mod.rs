@@ -263,6 +263,32 @@ pub(super) fn crash(scenario: &Scenario<'_>) -> Result<String> {
     Ok(String::new())
 }
 
+/// A server in the background, which is another process than the one that opened the plugin.
+pub(super) fn background(scenario: &Scenario<'_>) -> Result<String> {
+    let file = |name: &str| scenario.folder().join(name);
+    let read = |name: &str| fs::read_to_string(file(name)).unwrap_or_default();
+    let mut configs = scenario.configs();
+    let line = test_plugin(scenario, "mask=0x1")?;
+    configs.server(&format!(
+        "{line}\ndaemon\nlog {}\nwritepid {}",
+        file("server.log").display(),
+        file("pid").display()
+    ));
+    let pair = Pair::new()?;
+    let mut first = serve(&pair, scenario.folder(), &configs, scenario.server)?;
+    ensure(first.wait_exit(SOON)?.success(), || first.failure("it failed").0)?;
+    until("the server is ready", SETUP_LIMIT, || Ok(read("server.log").contains(READY)))?;
+    // The process of the plugins would end within 10 seconds after the network process.
+    std::thread::sleep(Duration::from_secs(12));
+    let mut client = dial(&pair, scenario.folder(), &configs, scenario.client)?;
+    client
+        .wait_for(READY, SETUP_LIMIT)
+        .map_err(|failure| format!("{failure}\n{}", read("server.log")))?;
+    run("kill", &[read("pid").trim()])?;
+    until("the plugin is closed", SOON, || Ok(calls(scenario).ends_with("close\n")))?;
+    Ok(String::new())
+}
+
 /// Creates a folder for /etc in which PAM knows the service `vpn` and the user `ali`.
 fn etc_with_a_user(scenario: &Scenario<'_>) -> Result<std::path::PathBuf> {
     let etc = scenario.folder().join("etc");
