@@ -43,14 +43,43 @@ pub(super) fn facts(der: Arc<[u8]>) -> CertificateFacts {
         facts.attributes = attributes(parsed.subject());
         let serial = parsed.raw_serial();
         facts.serial_decimal = BigInt::from_signed_bytes_be(serial).to_string();
-        facts.serial_hex = with_colons(&hex(match serial {
-            [0, rest @ ..] if !rest.is_empty() => rest,
-            all => all,
-        }));
+        facts.serial_hex = with_colons(&hex(without_sign(serial)));
         facts.email = email(&parsed);
     }
     facts.der = der;
     facts
+}
+
+/// The names of a certificate that is not verified.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CertificateNames {
+    /// The subject in OpenVPN's form; empty if it is not text.
+    pub subject: String,
+    /// The DER of the subject.
+    pub subject_der: Vec<u8>,
+    /// The DER of the issuer.
+    pub issuer_der: Vec<u8>,
+    /// The serial number in upper-case hex.
+    pub serial: String,
+}
+
+/// Returns the names of a certificate, such as one on a token. `None` if it is not a certificate.
+pub fn names(der: &[u8]) -> Option<CertificateNames> {
+    let parsed = parse(der)?;
+    Some(CertificateNames {
+        subject: format_name(parsed.subject()).unwrap_or_default(),
+        subject_der: parsed.subject().as_raw().to_vec(),
+        issuer_der: parsed.issuer().as_raw().to_vec(),
+        serial: hex(without_sign(parsed.raw_serial())).to_ascii_uppercase(),
+    })
+}
+
+/// Removes the zero byte that makes a number positive.
+fn without_sign(number: &[u8]) -> &[u8] {
+    match number {
+        [0, rest @ ..] if !rest.is_empty() => rest,
+        all => all,
+    }
 }
 
 /// Returns the last mail address among the subject's alternative names, as OpenVPN does.

@@ -23,6 +23,7 @@ mod secp521r1;
 mod self_signed;
 mod session;
 mod suites;
+mod token_id;
 mod trust;
 mod verify;
 mod weak_rsa;
@@ -30,7 +31,7 @@ mod weak_rsa;
 pub use context::{ClientTls, ServerTls};
 pub use error::{CertificateError, CertificateProblem, TlsConfigError, TlsError};
 pub use external::{KeyHolder, SignatureForm};
-pub use facts::SharedDer;
+pub use facts::{CertificateNames, SharedDer, names};
 #[doc(hidden)]
 pub use fuzz::fuzz;
 pub use identity::PeerIdentity;
@@ -41,3 +42,4 @@ pub use options::{
 pub use self_signed::{KeyHash, RecordTls, SelfSigned};
 pub use session::{MAX_MESSAGE, TlsSession};
 pub use suites::{GROUP_NAMES, suite_names};
+pub use token_id::{CertificateId, CertificateQuery, TokenName};
