@@ -24,6 +24,10 @@ pub(crate) enum Question {
     Certificate(String),
     /// `management-external-key`: a signature of this data in base64, with this algorithm and padding.
     Sign { data: String, algorithm: String },
+    /// A text, such as the id of a certificate (`pkcs11-id-management`).
+    Text { kind: &'static str, message: String },
+    /// Whether something is done, such as that a token is inserted.
+    Confirm { kind: &'static str, message: String },
 }
 
 /// The answer to a [`Question`].
@@ -41,6 +45,10 @@ pub(crate) enum Answer {
     Certificate(Vec<String>),
     /// The lines after `pk-sig` or `rsa-sig`, joined: base64.
     Signature(String),
+    /// `needstr`.
+    Text(String),
+    /// `needok`: whether the answer is ok.
+    Confirmed(bool),
 }
 
 // Written by hand to keep passwords out of the logs.
@@ -53,6 +61,8 @@ impl std::fmt::Debug for Answer {
             Self::Proxy(choice) => choice.fmt(f),
             Self::Certificate(_) => f.write_str("Certificate"),
             Self::Signature(_) => f.write_str("Signature"),
+            Self::Text(text) => write!(f, "Text({text:?})"),
+            Self::Confirmed(ok) => write!(f, "Confirmed({ok})"),
         }
     }
 }
@@ -106,6 +116,10 @@ impl Question {
                 2 => format!(">PK_SIGN:{data}"),
                 _ => format!(">PK_SIGN:{data},{algorithm}"),
             },
+            Self::Text { kind, message } => format!(">NEED-STR:Need '{kind}' string MSG:{message}"),
+            Self::Confirm { kind, message } => {
+                format!(">NEED-OK:Need '{kind}' confirmation MSG:{message}")
+            }
         }
     }
 
@@ -116,12 +130,16 @@ impl Question {
             Self::Login { .. } => "Need password(s) from management interface, waiting...",
             Self::Certificate(_) => "Need certificate from management interface, waiting...",
             Self::Sign { .. } => "Need signature from management interface, waiting...",
-            Self::Remote { .. } | Self::Proxy { .. } => {
+            Self::Remote { .. } | Self::Proxy { .. } | Self::Text { .. } | Self::Confirm { .. } => {
                 "Need information from management interface, waiting..."
             }
         }
     }
 }
+
+/// openvpn's names of what `needstr` and `needok` enter.
+pub(super) const NEEDSTR: &str = "needstr-string";
+pub(super) const NEEDOK: &str = "needok-confirmation";
 
 /// A question that waits for its answer.
 struct Pending {
@@ -187,13 +205,17 @@ impl Questions {
         self.answer(asked, Answer::Proxy(choice))
     }
 
-    /// Handles `username` and `password`; `what` is the command. Returns openvpn's reply.
+    /// Handles `username`, `password`, `needstr` and `needok`; `what` is openvpn's name of what is entered. Returns
+    /// openvpn's reply.
     pub(super) fn enter(&mut self, what: &str, kind: &str, value: &str) -> String {
         self.forget();
-        let asked = self.0.iter_mut().find_map(|pending| match &pending.question {
-            Question::Login { kind, password_only, .. } => {
+        let asked = self.0.iter_mut().find_map(|pending| match (&pending.question, what) {
+            (Question::Login { kind, password_only, .. }, "username" | "password") => {
                 let (kind, only) = (kind.clone(), *password_only);
                 (what != "username" || !only).then_some((kind, only, pending))
+            }
+            (Question::Text { kind, .. }, NEEDSTR) | (Question::Confirm { kind, .. }, NEEDOK) => {
+                Some(((*kind).to_owned(), true, pending))
             }
             _ => None,
         });
@@ -207,6 +229,16 @@ impl Questions {
         }
         match what {
             "username" => pending.username = Some(value.to_owned()),
+            NEEDSTR => {
+                let asked = |question: &Question| matches!(question, Question::Text { .. });
+                self.answer(asked, Answer::Text(value.to_owned()));
+                return format!("SUCCESS: '{kind}' {what} entered, but not yet verified");
+            }
+            NEEDOK => {
+                let asked = |question: &Question| matches!(question, Question::Confirm { .. });
+                self.answer(asked, Answer::Confirmed(value == "ok"));
+                return format!("SUCCESS: '{kind}' {what} entered, but not yet verified");
+            }
             _ => pending.password = Some(Zeroizing::new(value.to_owned())),
         }
         if pending.password.is_some() && (password_only || pending.username.is_some()) {
@@ -318,6 +350,44 @@ mod tests {
         );
         let reply = questions.enter("username", "Private Key", "x");
         assert_eq!(reply, "ERROR: no username is currently needed at this time");
+    }
+
+    #[test]
+    fn texts_and_confirmations_are_asked_for_in_openvpns_words() {
+        let kind = "pkcs11-id-request";
+        let text = Question::Text { kind, message: "Please specify PKCS#11 id to use".into() };
+        assert_eq!(
+            text.text(5),
+            ">NEED-STR:Need 'pkcs11-id-request' string MSG:Please specify PKCS#11 id to use"
+        );
+        let kind = "token-insertion-request";
+        let confirm = Question::Confirm { kind, message: "Please insert office token".into() };
+        assert_eq!(
+            confirm.text(5),
+            ">NEED-OK:Need 'token-insertion-request' confirmation MSG:Please insert office token"
+        );
+        let mut questions = Questions::default();
+        let none = "ERROR: no needstr-string is currently needed at this time";
+        assert_eq!(questions.enter(NEEDSTR, "pkcs11-id-request", "x"), none);
+        let mut answers = [questions.ask(text), questions.ask(confirm)];
+        assert_eq!(
+            questions.enter(NEEDSTR, "x", "y"),
+            "ERROR: needstr-string of type 'x' entered, but we need one of type 'pkcs11-id-request'"
+        );
+        assert_eq!(
+            questions.enter(NEEDSTR, "pkcs11-id-request", "a/b"),
+            "SUCCESS: 'pkcs11-id-request' needstr-string entered, but not yet verified"
+        );
+        assert_eq!(answers[0].try_recv(), Ok(Answer::Text("a/b".into())));
+        assert!(answers[1].try_recv().is_err());
+        assert_eq!(
+            questions.enter(NEEDOK, "token-insertion-request", "cancel"),
+            "SUCCESS: 'token-insertion-request' needok-confirmation entered, but not yet verified"
+        );
+        assert_eq!(answers[1].try_recv(), Ok(Answer::Confirmed(false)));
+        let mut again = questions.ask(Question::Confirm { kind, message: String::new() });
+        questions.enter(NEEDOK, kind, "ok");
+        assert_eq!(again.try_recv(), Ok(Answer::Confirmed(true)));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use adit_runtime::signals::Signal;
 use super::super::help;
 use super::super::history::HISTORY;
 use super::super::input::Command;
+use super::super::question::{NEEDOK, NEEDSTR};
 use super::{Action, Session, VERSION};
 
 impl Session {
@@ -62,11 +63,9 @@ impl Session {
             }
             "needok" | "needstr" => {
                 command.need(2, false)?;
-                let what = match command.name.as_str() {
-                    "needok" => "needok-confirmation",
-                    _ => "needstr-string",
-                };
-                return Err(format!("ERROR: no {what} is currently needed at this time"));
+                let what = if command.name == "needok" { NEEDOK } else { NEEDSTR };
+                let reply = self.questions.enter(what, command.arg(0), command.arg(1));
+                self.line(&reply);
             }
             _ => return self.tunnel_command(command),
         }

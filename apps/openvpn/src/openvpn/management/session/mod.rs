@@ -115,6 +115,15 @@ pub(super) enum Reply {
     Unavailable,
 }
 
+/// A certificate on a token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    /// The id for `pkcs11-id`.
+    pub(crate) id: String,
+    /// The certificate in base64.
+    pub(crate) blob: String,
+}
+
 /// A management client.
 #[derive(Default)]
 struct Conversation {
@@ -167,6 +176,8 @@ pub(super) struct Session {
     log: Arc<LogCache>,
     questions: Questions,
     clients: Clients,
+    /// The certificates on tokens.
+    identities: Vec<Identity>,
     conversation: Option<Conversation>,
     actions: VecDeque<Action>,
     /// The traffic of a client.
@@ -183,6 +194,7 @@ impl Session {
             log,
             questions: Questions::default(),
             clients: Clients::default(),
+            identities: Vec::new(),
             conversation: None,
             actions: VecDeque::new(),
             totals: Totals::default(),
@@ -407,6 +419,11 @@ impl Session {
         let Some(talk) = self.talk() else { return };
         let lines = notification(head, variables, talk.env_filter);
         lines.iter().for_each(|line| self.line(line));
+    }
+
+    /// Sets the certificates that `pkcs11-id-get` shows.
+    pub(super) fn set_identities(&mut self, identities: Vec<Identity>) {
+        self.identities = identities;
     }
 
     /// Returns whether `hold` is set.

@@ -68,6 +68,18 @@ impl Talk {
 }
 
 #[test]
+fn certificates_on_tokens_are_shown_by_their_numbers() {
+    let mut talk = Talk::new(Mode::Client);
+    assert_eq!(talk.ask("pkcs11-id-count"), [">PKCS11ID-COUNT:0"]);
+    let identity = |id: &str| Identity { id: id.into(), blob: "MIIB".into() };
+    talk.0.set_identities(vec![identity("a/b/c/d/01"), identity("a/b/c/d\\x20e/02")]);
+    assert_eq!(talk.ask("pkcs11-id-count"), [">PKCS11ID-COUNT:2"]);
+    let second = ">PKCS11ID-ENTRY:'1', ID:'a/b/c/d\\x20e/02', BLOB:'MIIB'";
+    assert_eq!(talk.ask("pkcs11-id-get 1"), [second]);
+    assert_eq!(talk.ask("pkcs11-id-get 9"), [">PKCS11ID-ENTRY:'9'"]);
+}
+
+#[test]
 fn nothing_acts_before_the_password() {
     let password = Some(Zeroizing::new("secret".to_owned()));
     let mut talk = Talk::with(Settings { password, ..settings(Mode::Client) });

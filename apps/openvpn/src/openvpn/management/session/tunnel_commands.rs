@@ -77,10 +77,16 @@ impl Session {
                 self.of_client("remote-entry-get")?;
                 self.remote_entries(command);
             }
-            "pkcs11-id-count" => self.line(">PKCS11ID-COUNT:0"),
+            "pkcs11-id-count" => {
+                self.line(&format!(">PKCS11ID-COUNT:{}", self.identities.len()));
+            }
             "pkcs11-id-get" => {
                 command.need(1, false)?;
-                self.line(&format!(">PKCS11ID-ENTRY:'{}'", command.arg(0)));
+                let number = command.arg(0).parse::<usize>().unwrap_or(0);
+                let identity = self.identities.get(number).map_or_else(String::new, |identity| {
+                    format!(", ID:'{}', BLOB:'{}'", identity.id, identity.blob)
+                });
+                self.line(&format!(">PKCS11ID-ENTRY:'{number}'{identity}"));
             }
             "rsa-sig" | "pk-sig" | "certificate" | "client-auth" => {
                 if command.name == "client-auth" {
