@@ -23,6 +23,7 @@ setup:
 	@scripts/deps.sh install
 	@scripts/pgbouncer.sh
 	@scripts/plugins.sh
+	@scripts/softhsm.sh
 
 # Lists what is missing, and installs nothing.
 deps:

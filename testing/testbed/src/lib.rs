@@ -7,7 +7,7 @@
 //! [`traffic`] and [`echo`] send and count, [`wait`] has limits that hold on a busy machine, [`skip`] reports the checks
 //! that do not run. [`laptop`] provides a laptop's surroundings: access networks behind NAT and a host outside.
 //! [`postgres`] creates throw-away database clusters. [`plugin`] compiles a plugin for openvpn whose arguments say what it
-//! does. [`identity_provider`] is a provider for logins in a browser.
+//! does. [`identity_provider`] is a provider for logins in a browser. [`token`] creates tokens of SoftHSM.
 //!
 //! The crate depends on `adit-linux` and on none of the crates under test, so that a defect of theirs cannot hide a
 //! failure.
@@ -27,6 +27,7 @@ pub mod process;
 pub mod sandbox;
 pub mod skip;
 pub mod test_process;
+pub mod token;
 pub mod traffic;
 pub mod tunnel;
 pub mod wait;
