@@ -68,6 +68,9 @@ fn main() -> ExitCode {
     if let Some(code) = adit_app_openvpn::plugin_host::main(&arguments) {
         return code;
     }
+    if let Some(code) = adit_app_openvpn::token_host::main(&arguments) {
+        return code;
+    }
     if let Some(code) = complete::answer(&arguments) {
         return code;
     }

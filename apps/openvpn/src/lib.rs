@@ -9,5 +9,6 @@ mod helper_duty;
 mod host_process;
 pub mod openvpn;
 pub mod plugin_host;
+pub mod token_host;
 
 pub use helper_duty::{CONNECT, OPENVPN};

@@ -20,6 +20,7 @@ use crate::client::{self, Client, Hooks, HostReport, Traffic};
 use crate::config_files::Configs;
 use crate::helper_duty::CONNECT;
 use crate::openvpn::{self, TlsMaterial};
+use crate::token_host::Tokens;
 use adit_runtime::clock::unix_time;
 use adit_runtime::control::CertificateReport;
 use adit_runtime::driver::Dialled;
@@ -131,6 +132,8 @@ fn read(wanted: &ConnectOptions, files: &Configs) -> Result<Profile, Fault> {
         )));
     };
     let mut tls = TlsMaterial::read(&options.tls)?;
+    let tokens = Tokens::start(&options)?;
+    tls.open_token(&options.tls, tokens.as_ref(), true, &mut openvpn::Terminal)?;
     let now = unix_time().0;
     tls.validity(now)?;
     let wrap = openvpn::wrap(&options)?;

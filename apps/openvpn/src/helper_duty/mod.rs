@@ -194,6 +194,9 @@ impl Scope {
             }
             self.readable_source(external.extra.as_ref());
         }
+        if let Some(pkcs11) = &tls.pkcs11 {
+            self.readable_source(pkcs11.extra.as_ref());
+        }
         if let Some(AskPass::File(path)) = &tls.askpass {
             self.policy.readable.insert(path.clone());
         }

@@ -1,4 +1,5 @@
-//! The modes of openvpn that need no tunnel: `--mktun`, `--rmtun`, `--show-gateway`, `--show-engines`, `--test-crypto`.
+//! The modes of openvpn that need no tunnel: `--mktun`, `--rmtun`, `--show-gateway`, `--show-engines`,
+//! `--show-pkcs11-ids`, `--test-crypto`.
 
 use adit_crypto::block::{OpenBlock, SealBlock};
 use adit_crypto::{BlockCipher, Digest, DirectionKey};
@@ -9,7 +10,7 @@ use adit_runtime::fault::Fault;
 use adit_runtime::netinfo::{Gateway, default_gateways};
 use adit_runtime::{log, say};
 
-use super::key_files;
+use super::{key_files, token};
 
 /// The largest packet of `--test-crypto`, as in openvpn.
 const LARGEST_TEST: usize = 1768;
@@ -24,6 +25,10 @@ pub(super) fn run(args: &[String]) -> Option<Result<(), Fault>> {
             "--show-engines" => |_| {
                 println!("There are no cryptographic engines: AWS-LC is the only library.");
                 Ok(())
+            },
+            "--show-pkcs11-ids" => |args| {
+                let option = "--show-pkcs11-ids";
+                token::show(args.of(option), args.nth(option, 1) == Some("1"))
             },
             "--test-crypto" => test_crypto,
             _ => return None,
@@ -43,9 +48,14 @@ struct Arguments<'a>(&'a [String]);
 impl<'a> Arguments<'a> {
     /// Returns the first argument of an option.
     fn of(&self, option: &str) -> Option<&'a str> {
+        self.nth(option, 0)
+    }
+
+    /// Returns an argument of an option, counted from 0.
+    fn nth(&self, option: &str, number: usize) -> Option<&'a str> {
         let at = self.0.iter().position(|arg| arg == option)?;
-        let value = self.0.get(at.saturating_add(1))?.as_str();
-        Some(value).filter(|value| !value.starts_with("--"))
+        let mut values = self.0.iter().skip(at).skip(1).take_while(|arg| !arg.starts_with("--"));
+        values.nth(number).map(String::as_str)
     }
 }
 
@@ -145,6 +155,10 @@ mod tests {
         assert_eq!(args.of("--dev"), Some("tun7"));
         assert_eq!((args.of("--user"), args.of("--group")), (None, Some("0")));
         assert_eq!((args.of("--mktun"), args.of("--rmtun")), (None, None));
+        let args = ["--show-pkcs11-ids", "m.so", "1", "--verb", "3"].map(str::to_owned);
+        let args = Arguments(&args);
+        let at = |number| args.nth("--show-pkcs11-ids", number);
+        assert_eq!((at(0), at(1), at(2)), (Some("m.so"), Some("1"), None));
     }
 
     #[test]

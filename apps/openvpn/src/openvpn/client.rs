@@ -21,6 +21,7 @@ use super::scripts::Scripts;
 use super::status::{Status, StatusFile, Totals};
 use super::{Ask, Next, convert, daemonize::Daemonizer, key_files, p2p};
 use crate::client::{self, Client, Hooks, HostReport, Kind, ListenSocket, Traffic};
+use crate::token_host::Tokens;
 use adit_openvpn_service::compat_log;
 use adit_runtime::authorize::Authorizer;
 use adit_runtime::clock::unix_time;
@@ -49,8 +50,10 @@ pub(super) fn prepare(
     options: &Options,
     role: &ClientOptions,
     ask: &mut dyn Ask,
+    tokens: Option<&Tokens>,
 ) -> Result<PreparedClient, Fault> {
     let mut tls = key_files::TlsMaterial::read(&options.tls)?;
+    tls.open_token(&options.tls, tokens, true, ask)?;
     let now = unix_time().0;
     if let Err(fault) = tls.validity(now) {
         // Only warn, as OpenVPN does, because the clock may be set while the program retries.
@@ -160,6 +163,9 @@ pub(super) async fn run(
     let ended = client.run(&mut owner).await?;
     owner.write_status();
     if let Some(fault) = plugins.and_then(|plugins| plugins.fault()) {
+        return Err(fault);
+    }
+    if let Some(fault) = owner.ground.tokens().and_then(|tokens| tokens.fault()) {
         return Err(fault);
     }
     if let Some(management) = &owner.management {

@@ -16,6 +16,7 @@ use super::scripts;
 use crate::config_files::route_names;
 use crate::helper_duty::OPENVPN;
 use crate::plugin_host::Plugins;
+use crate::token_host::Tokens;
 use adit_runtime::fault::Fault;
 use adit_runtime::helper::{self, Running, files};
 use adit_runtime::privileges::{self, PrivilegeOptions};
@@ -37,6 +38,8 @@ pub(crate) struct Daemonizer {
     pid_file: Option<PidFile>,
     /// The plugins, with the lines of the configuration that name them.
     plugins: Option<(Plugins, Vec<config::Plugin>)>,
+    /// The tokens, with the lines of the configuration about them.
+    tokens: Option<(Tokens, Box<config::Pkcs11>)>,
 }
 
 impl Daemonizer {
@@ -79,6 +82,37 @@ impl Daemonizer {
         plugins.watch()?;
         plugins.end_with_host();
         Ok(Some(plugins.clone()))
+    }
+
+    /// Loads the modules of tokens as root. After SIGHUP they stay, so that the PIN is not needed again.
+    ///
+    /// # Errors
+    /// A module cannot be used, or others are configured than at the start.
+    pub(crate) fn open_tokens(&mut self, options: &Options) -> Result<Option<Tokens>, Fault> {
+        let configured = options.tls.pkcs11.as_ref();
+        match (&self.tokens, configured) {
+            (Some((tokens, former)), Some(configured))
+                if former.providers == configured.providers
+                    && former.pin_cache == configured.pin_cache => {}
+            (None, None) => return Ok(None),
+            (None, Some(configured)) if !self.settled => {
+                // PINs stay out of core dumps.
+                let _ = protect_memory();
+                let tokens = Tokens::start(options)?;
+                self.tokens = tokens.map(|tokens| (tokens, Box::new(configured.clone())));
+            }
+            _ => {
+                return Err(Fault::operator(
+                    "pkcs11-providers: the lines have changed since the start: restart the process to load other modules",
+                ));
+            }
+        }
+        Ok(self.tokens())
+    }
+
+    /// Returns the tokens.
+    pub(crate) fn tokens(&self) -> Option<Tokens> {
+        self.tokens.as_ref().map(|(tokens, _)| tokens.clone())
     }
 
     pub(crate) fn log_started(&mut self) {
@@ -178,6 +212,9 @@ impl Daemonizer {
             }
             self.dropped |= !is_root;
             return Ok(());
+        }
+        if let Some((tokens, _)) = &self.tokens {
+            tokens.become_user()?;
         }
         let wanted = PrivilegeOptions {
             user: process.user.clone(),

@@ -23,7 +23,8 @@ use adit_openvpn::tls::{
 use adit_openvpn::wrap::WrapConfig;
 use zeroize::Zeroizing;
 
-use super::{capath, pkcs12};
+use super::{capath, pkcs12, token};
+use crate::token_host::{PinEntry, Tokens};
 use adit_runtime::control::CertificateReport;
 use adit_runtime::expiry;
 use adit_runtime::fault::Fault;
@@ -167,6 +168,10 @@ impl TlsMaterial {
             let extra = external.extra.as_ref();
             common.extra_certs = extra.map(|extra| read("extra-certs", extra)).transpose()?;
         }
+        if let Some(pkcs11) = &options.pkcs11 {
+            let extra = pkcs11.extra.as_ref();
+            common.extra_certs = extra.map(|extra| read("extra-certs", extra)).transpose()?;
+        }
         if let Some(AskPass::File(path)) = &options.askpass {
             common.key_password = Some(first_line("askpass", path)?);
         }
@@ -180,6 +185,24 @@ impl TlsMaterial {
             external: options.external_key.clone(),
             warned: Vec::new(),
         })
+    }
+
+    /// Takes certificate and key from a token (`pkcs11-id`). `waits` says whether the program may wait for a person who
+    /// enters the PIN again while it runs.
+    pub(crate) fn open_token(
+        &mut self,
+        options: &Tls,
+        tokens: Option<&Tokens>,
+        waits: bool,
+        ask: &mut dyn Ask,
+    ) -> Result<(), Fault> {
+        if let (Some(wanted), Some(tokens)) = (&options.pkcs11, tokens) {
+            let pin = self.common.key_password.take();
+            let (cert, key) = token::open(tokens, wanted, pin, waits, ask)?;
+            self.common.cert = Some(cert);
+            self.common.key_holder = Some(key);
+        }
+        Ok(())
     }
 
     /// Loads a client's TLS configuration; asks on the terminal for the key's password if necessary.
@@ -435,6 +458,43 @@ pub(crate) trait Ask {
         Err(no_management())
     }
 
+    /// Asks for the PIN of a token.
+    ///
+    /// # Errors
+    /// There is no answer.
+    fn token_pin(&mut self, token: &str) -> Result<Zeroizing<String>, Fault> {
+        prompt(&format!("Enter {token} token Password: "))
+    }
+
+    /// Asks to insert a token. Returns whether it should be there now.
+    ///
+    /// # Errors
+    /// There is no answer.
+    fn insert_token(&mut self, token: &str) -> Result<bool, Fault> {
+        let question = format!("Please insert {token} token, and enter ok or cancel: ");
+        let answer = terminal::ask(&question).map_err(|e| no_terminal(&question, &e))?;
+        Ok(answer.trim() == "ok")
+    }
+
+    /// Shows the certificates on tokens: the id and base64 of each.
+    fn show_tokens(&mut self, identities: Vec<(String, String)>) {
+        drop(identities);
+    }
+
+    /// Asks for the id of a certificate on a token (`pkcs11-id-management`).
+    ///
+    /// # Errors
+    /// There is no answer.
+    fn token_certificate(&mut self) -> Result<String, Fault> {
+        let question = "Please specify PKCS#11 id to use: ";
+        terminal::ask(question).map_err(|e| no_terminal(question, &e))
+    }
+
+    /// Returns the party that enters a PIN while the program runs.
+    fn pin_entry(&self) -> Option<Arc<dyn PinEntry>> {
+        io::stdin().is_terminal().then(|| Arc::new(TerminalPin) as Arc<dyn PinEntry>)
+    }
+
     /// Returns the holder of our key (`management-external-key`).
     ///
     /// # Errors
@@ -447,6 +507,17 @@ pub(crate) trait Ask {
 
 fn no_management() -> Fault {
     Fault::operator("management-external-key: there is no management interface here: add key FILE")
+}
+
+/// The terminal, while the program runs.
+#[derive(Debug)]
+struct TerminalPin;
+
+impl PinEntry for TerminalPin {
+    fn pin(&self, token: &str) -> Option<Zeroizing<String>> {
+        // After `daemon` there is no terminal.
+        prompt(&format!("Enter {token} token Password: ")).ok()
+    }
 }
 
 /// The terminal.

@@ -18,6 +18,7 @@ pub(crate) mod scripts;
 mod server;
 mod show;
 mod status;
+mod token;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -172,6 +173,8 @@ fn round(
         None => read_configuration(args, ground)?,
     };
     ground.open_plugins(&options)?;
+    let tokens = ground.open_tokens(&options)?;
+    let tokens = tokens.as_ref();
     if first {
         *management = Management::open(&options)?;
     }
@@ -185,7 +188,8 @@ fn round(
     // Keys may be prompted for on the terminal, so this must precede leaving it.
     let next = match &options.role {
         Role::Client(role) => {
-            let mut prepared = client::prepare(&options, role, &mut *asked(&mut management))?;
+            let mut prepared =
+                client::prepare(&options, role, &mut *asked(&mut management), tokens)?;
             prepared.management = handle;
             ground.settle(&options, args, &piped)?;
             scripts::start(&options)?;
@@ -193,7 +197,7 @@ fn round(
             run(management, client::run(prepared, &options, retry_max, ground))
         }
         Role::Peer(role) => {
-            let mut prepared = p2p::prepare(&options, role, &mut *asked(&mut management))?;
+            let mut prepared = p2p::prepare(&options, role, &mut *asked(&mut management), tokens)?;
             prepared.management = handle;
             ground.settle(&options, args, &piped)?;
             scripts::start(&options)?;
@@ -201,8 +205,9 @@ fn round(
         }
         Role::Server(role) => {
             let plugins = ground.opened_plugins();
-            let mut prepared =
-                server::prepare(&options, role, &mut *asked(&mut management), plugins)?;
+            let mut ask = asked(&mut management);
+            let mut prepared = server::prepare(&options, role, &mut *ask, plugins, tokens)?;
+            drop(ask);
             prepared.management = handle;
             ground.settle(&options, args, &piped)?;
             scripts::start(&options)?;

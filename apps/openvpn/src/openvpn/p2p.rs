@@ -15,6 +15,7 @@ use ipnet::IpNet;
 use super::client::{self, PreparedClient, open_status, order, preresolve};
 use super::{Ask, Next, convert, daemonize::Daemonizer, key_files};
 use crate::client::{Kind, ListenSocket};
+use crate::token_host::Tokens;
 use adit_openvpn_service::unbound;
 use adit_runtime::authorize::CertificateOnly;
 use adit_runtime::clock::unix_time;
@@ -27,6 +28,7 @@ pub(super) fn prepare(
     options: &Options,
     role: &PeerOptions,
     ask: &mut dyn Ask,
+    tokens: Option<&Tokens>,
 ) -> Result<PreparedClient, Fault> {
     preresolve(options, &role.dial);
     let remotes = order(&role.dial)?
@@ -51,6 +53,7 @@ pub(super) fn prepare(
         })),
         keys => {
             let mut tls = key_files::TlsMaterial::read(&options.tls)?;
+            tls.open_token(&options.tls, tokens, true, ask)?;
             let now = unix_time().0;
             if let Err(fault) = tls.validity(now) {
                 // Only warn, as OpenVPN does, because the clock may be set while the program

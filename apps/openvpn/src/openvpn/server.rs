@@ -25,6 +25,7 @@ use super::scripts::{self, Context, Script, Scripts};
 use super::status::{ClientRow, Status, StatusFile};
 use super::{Ask, Next, convert, daemonize::Daemonizer, key_files, pool_persist};
 use crate::plugin_host::{self, Plugins};
+use crate::token_host::{self, Tokens};
 use adit_openvpn_service::{
     ClosingFuture, Handle, Hooks, Listener, MacLimits, Options as ServiceOptions, Relay, Service,
     Session, Sessions, compat_log,
@@ -61,8 +62,11 @@ pub(super) fn prepare(
     role: &ServerOptions,
     ask: &mut dyn Ask,
     plugins: Option<&Plugins>,
+    tokens: Option<&Tokens>,
 ) -> Result<PreparedServer, Fault> {
     let mut tls = key_files::TlsMaterial::read(&options.tls)?;
+    // Clients of a server do not wait for a person.
+    tls.open_token(&options.tls, tokens, false, ask)?;
     if let Err(fault) = tls.validity(unix_time().0) {
         tracing::warn!("WARNING: {fault}");
     }
@@ -100,6 +104,9 @@ pub(super) fn prepare(
     }
     if plugins.is_some() {
         workers = worker_count::leave_room(workers, plugin_host::TASKS);
+    }
+    if tokens.is_some() {
+        workers = worker_count::leave_room(workers, token_host::TASKS);
     }
     let open = |path: &PathBuf| LiveFilter::open(path, Some(workers.into()));
     let filter = role.filter.as_ref().map(open).transpose()?;
@@ -216,6 +223,9 @@ pub(super) async fn run(
         file.write(std::mem::take(&mut owner.last_leases));
     }
     if let Some(fault) = plugins.and_then(|plugins| plugins.fault()) {
+        return Err(fault);
+    }
+    if let Some(fault) = owner.ground.tokens().and_then(|tokens| tokens.fault()) {
         return Err(fault);
     }
     if let Some(management) = &owner.management {

@@ -8,6 +8,7 @@ use adit_engine::command::Keepalive;
 use super::directives::{self, DirectiveEffect};
 use super::finish_management;
 use super::finish_peer;
+use super::finish_pkcs11;
 use super::finish_server;
 use super::options::{
     ClientOptions, DeviceKind, DialOptions, Identity, LogTo, Options, PeerKeys, Pkcs12, Role,
@@ -257,6 +258,7 @@ fn client_options(raw: &mut RawConfig) -> Result<ClientOptions, ConfigError> {
 
 fn tls(raw: &mut RawConfig, server: bool) -> Result<Tls, ConfigError> {
     let mut tls = std::mem::take(&mut raw.options.tls);
+    tls.pkcs11 = finish_pkcs11::pkcs11(raw, &tls, server)?;
     if let Some(file) = raw.pkcs12.take() {
         tls.pkcs12 = Some(Pkcs12 { file, extra: raw.extra.take() });
         for name in ["cert", "key"] {
@@ -310,7 +312,7 @@ fn tls(raw: &mut RawConfig, server: bool) -> Result<Tls, ConfigError> {
                 "add: cert FILE, or a <cert> block",
             ));
         }
-        (None, None) if tls.pkcs12.is_some() => None,
+        (None, None) if tls.pkcs12.is_some() || tls.pkcs11.is_some() => None,
         (None, None) if server => {
             return Err(raw.error(
                 "",

@@ -23,6 +23,7 @@ mod error;
 mod finish;
 mod finish_management;
 mod finish_peer;
+mod finish_pkcs11;
 mod finish_server;
 mod lexer;
 mod mtu;
@@ -48,9 +49,9 @@ pub use options::{
     AskPass, AuthRetry, ClientOptions, Device, DeviceKind, DialOptions, ExternalCert, ExternalKey,
     Hooks, HttpProxy, Identity, Listen, Log, LogTo, Management, ManagementPassword,
     ManagementPlace, MtuDiscovery, NameKind, Options, Padding, PasswordProgram, PeerKeys,
-    PeerOptions, Pkcs12, Plugin, PoolPersist, PortShare, Process, Program, Proxy, ProxyScheme,
-    Remap, Role, Routes, ServerOptions, Socket, SocksProxy, Source, Status, Tls, TlsVersion,
-    TokenOptions, Usage, UserPass, VerifyName, Wrap, X509Track,
+    PeerOptions, Pkcs11, Pkcs11Provider, Pkcs12, Plugin, PoolPersist, PortShare, Process, Program,
+    Proxy, ProxyScheme, Remap, Role, Routes, ServerOptions, Socket, SocksProxy, Source, Status,
+    Tls, TlsVersion, TokenOptions, Usage, UserPass, VerifyName, Wrap, X509Track,
 };
 
 pub use push_filter::PushRules;

@@ -1,5 +1,6 @@
 mod hooks;
 mod management;
+mod pkcs11;
 mod process;
 mod proxy;
 mod tls;
@@ -25,6 +26,7 @@ use crate::wrap::WrapConfig;
 
 pub use hooks::{Hooks, PasswordProgram, Program, X509Track};
 pub use management::{Management, ManagementPassword, ManagementPlace};
+pub use pkcs11::{Pkcs11, Pkcs11Provider};
 pub use process::{Log, LogTo, Plugin, Process, Remap, Status};
 pub use proxy::{HttpProxy, Proxy, ProxyScheme, SocksProxy};
 pub use tls::{

@@ -17,6 +17,7 @@ use super::reader::{Directive, Location};
 use super::transport::{Proto, Sockets};
 use super::{ConfigError, proxies};
 use crate::server::Topology;
+use crate::tls::CertificateQuery;
 
 /// The reason why a directive was not accepted.
 pub(super) enum Rejection {
@@ -72,6 +73,17 @@ pub(super) struct RawManagement {
     pub(super) log_cache: Option<usize>,
     pub(super) external_key: Option<Vec<Padding>>,
     pub(super) external_cert: Option<String>,
+}
+
+/// The directives about keys on tokens, in any order. Each list has an entry for each provider.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct RawPkcs11 {
+    pub(super) providers: Vec<String>,
+    pub(super) protected: Vec<bool>,
+    pub(super) private: Vec<bool>,
+    pub(super) query: Option<CertificateQuery>,
+    pub(super) ask: bool,
+    pub(super) pin_cache: Option<Duration>,
 }
 
 /// The configuration while its directives are being read.
@@ -143,6 +155,7 @@ pub(super) struct RawConfig {
     pub(super) key: Option<Source>,
     pub(super) extra: Option<Source>,
     pub(super) pkcs12: Option<Source>,
+    pub(super) pkcs11: RawPkcs11,
     pub(super) key_direction: Option<u8>,
     pub(super) crypt_v2: Option<(Source, Location)>,
     pub(super) force_cookie: bool,

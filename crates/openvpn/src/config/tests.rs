@@ -5,6 +5,7 @@ mod host;
 mod limits;
 mod logins;
 mod management;
+mod pkcs11;
 mod server_hooks;
 mod transport;
 

@@ -17,7 +17,7 @@ use super::fingerprint::hex;
 /// The maximum length of an id in a configuration.
 const MAX_ID: usize = 4096;
 
-/// The characters beside letters and digits that pkcs11-helper writes as they are.
+/// The characters other than letters and digits that pkcs11-helper writes as they are.
 const PLAIN: [u8; 4] = *b"=^_~";
 
 /// The names with which a token describes itself, without the spaces at their ends.
@@ -181,7 +181,7 @@ fn bytes(text: &str, mark: char, marked: bool) -> Result<Vec<u8>, String> {
         let digits = if marked { part.strip_prefix('x') } else { Some(part) };
         let (digits, rest) = digits.and_then(|part| part.split_at_checked(2)).unwrap_or_default();
         let byte = unhex(digits).filter(|byte| byte.len() == 1);
-        let byte = byte.ok_or_else(|| format!("\"{mark}{part}\" stands for no byte"))?;
+        let byte = byte.ok_or_else(|| format!("\"{mark}{part}\" is no byte"))?;
         bytes.extend(byte);
         bytes.extend_from_slice(rest.as_bytes());
     }

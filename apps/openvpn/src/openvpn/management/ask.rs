@@ -16,10 +16,12 @@ use zeroize::Zeroizing;
 
 use super::super::key_files::{Ask, Terminal};
 use super::question::{Answer, Question};
+use super::session::Identity;
 use super::{Handle, Management, READ, Waited, lock};
+use crate::token_host::PinEntry;
 
-/// The time that a management client has for a signature. The server does not wait longer for a handshake either.
-const SIGNATURE_LIMIT: Duration = Duration::from_secs(60);
+/// The time that a management client has for a signature or a PIN. The server does not wait longer for a handshake either.
+const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 
 /// Asks the management client before the program runs.
 pub(crate) struct ManagementClient<'a>(&'a mut Management);
@@ -99,6 +101,47 @@ impl Ask for ManagementClient<'_> {
         }
     }
 
+    fn token_pin(&mut self, token: &str) -> Result<Zeroizing<String>, Fault> {
+        if !self.0.asks_passwords() {
+            return Terminal.token_pin(token);
+        }
+        self.enter(&format!("{token} token"), true, None).map(|entered| entered.password)
+    }
+
+    fn insert_token(&mut self, token: &str) -> Result<bool, Fault> {
+        if !self.0.asks_passwords() {
+            return Terminal.insert_token(token);
+        }
+        let (kind, message) = ("token-insertion-request", format!("Please insert {token} token"));
+        match self.0.ask(Question::Confirm { kind, message })? {
+            Waited::Answer(Answer::Confirmed(ok)) => Ok(ok),
+            Waited::Answer(_) | Waited::Signal(_) => Err(interrupted("a token")),
+        }
+    }
+
+    fn show_tokens(&mut self, identities: Vec<(String, String)>) {
+        let identities = identities.into_iter().map(|(id, blob)| Identity { id, blob });
+        self.0.handle().session().set_identities(identities.collect());
+    }
+
+    fn token_certificate(&mut self) -> Result<String, Fault> {
+        if !self.0.asks_passwords() {
+            return Terminal.token_certificate();
+        }
+        let message = "Please specify PKCS#11 id to use".into();
+        match self.0.ask(Question::Text { kind: "pkcs11-id-request", message })? {
+            Waited::Answer(Answer::Text(id)) => Ok(id),
+            Waited::Answer(_) | Waited::Signal(_) => Err(interrupted("a certificate")),
+        }
+    }
+
+    fn pin_entry(&self) -> Option<Arc<dyn PinEntry>> {
+        if !self.0.asks_passwords() {
+            return Terminal.pin_entry();
+        }
+        Some(Arc::new(ManagementPin { handle: self.0.handle() }))
+    }
+
     fn key_holder(&mut self, padding: &[Padding]) -> Result<Arc<dyn KeyHolder>, Fault> {
         Ok(Arc::new(ManagementKey { handle: self.0.handle(), padding: padding.to_vec() }))
     }
@@ -111,6 +154,28 @@ fn pem(lines: &[String]) -> String {
         return text;
     }
     format!("-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----\n")
+}
+
+/// The management client, while the program runs.
+struct ManagementPin {
+    handle: Handle,
+}
+
+impl std::fmt::Debug for ManagementPin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ManagementPin")
+    }
+}
+
+impl PinEntry for ManagementPin {
+    fn pin(&self, token: &str) -> Option<Zeroizing<String>> {
+        let kind = format!("{token} token");
+        let question = Question::Login { kind, password_only: true, challenge: None };
+        match self.handle.answer_now(question, ANSWER_LIMIT) {
+            Some(Answer::Login { password, .. }) => Some(password),
+            _ => None,
+        }
+    }
 }
 
 /// A private key that the management client has (`management-external-key`).
@@ -145,8 +210,7 @@ impl KeyHolder for ManagementKey {
             }
         };
         let question = Question::Sign { data: STANDARD.encode(data), algorithm };
-        let Some(Answer::Signature(text)) = self.handle.answer_now(question, SIGNATURE_LIMIT)
-        else {
+        let Some(Answer::Signature(text)) = self.handle.answer_now(question, ANSWER_LIMIT) else {
             return Err("the management client made no signature".into());
         };
         STANDARD

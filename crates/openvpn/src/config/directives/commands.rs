@@ -15,6 +15,7 @@ pub(super) const TABLE: &[Spec] = &[
     alone("show-engines", "--show-engines", "Says that there are no cryptographic engines."),
     alone("show-gateway", "--show-gateway", "Prints the gateways of the default routes."),
     alone("show-groups", "--show-groups", "The same as show-curves."),
+    alone("show-pkcs11-ids", "--show-pkcs11-ids [MODULE] [0|1]", "Prints the ids of the certificates on tokens; 1 if they can be seen only after the PIN."),
     alone("show-tls", "--show-tls", "Prints the cipher suites of TLS."),
     alone("test-crypto", "--test-crypto --secret FILE --cipher NAME [--auth NAME]", "Encrypts and decrypts packets of all sizes with a static key."),
     alone("version", "--version", "Prints the version."),

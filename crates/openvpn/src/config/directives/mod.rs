@@ -11,6 +11,7 @@ mod commands;
 mod hooks;
 mod link;
 mod management;
+mod pkcs11;
 mod plugins;
 mod process;
 mod server;
@@ -281,6 +282,7 @@ pub(super) fn all() -> impl Iterator<Item = &'static Spec> {
         client_file::TABLE,
         hooks::TABLE,
         management::TABLE,
+        pkcs11::TABLE,
         plugins::TABLE,
         process::TABLE,
         commands::TABLE,

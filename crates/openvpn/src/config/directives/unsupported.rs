@@ -15,16 +15,10 @@ const SERVER_AUTH: (&str, &str) = (
     "user names cannot be replaced",
     "remove it; username-as-common-name makes the user name the name of the session",
 );
-const TOKENS: (&str, &str) = (
-    "keys on tokens or in provider modules are not supported: the process that faces the network loads no other code",
-    "use cert and key with files, or pkcs12",
-);
 const WINDOWS: (&str, &str) = (
     "it exists on Windows only",
     "remove it, or write setenv opt before it to let other systems skip it",
 );
-const STANDALONE: (&str, &str) =
-    ("this mode of openvpn is not available here", "use openvpn for it");
 
 /// Each row is on one line, whatever its length.
 #[rustfmt::skip]
@@ -75,7 +69,7 @@ pub(super) const TABLE: &[Spec] = &[
     refused("client-nat", ("address translation by the tunnel is not supported", "use nftables")),
     refused("cryptoapicert", WINDOWS),
     refused("enable-small", ("it no longer exists", "remove it")),
-    refused("engine", TOKENS),
+    refused("engine", ("there is no OpenSSL to load it", "use pkcs11-providers and pkcs11-id for a key on a token, or cert and key with files")),
     refused("gremlin", ("it is for debugging only", "remove it")),
     refused("http-proxy-override", ("it does not exist in 2.6", "use http-proxy")),
     refused("management-client-auth", MANAGEMENT),
@@ -84,17 +78,9 @@ pub(super) const TABLE: &[Spec] = &[
     refused("management-up-down", MANAGEMENT),
     refused("no-iv", ("it no longer exists", "remove it")),
     refused("override-username", SERVER_AUTH),
-    refused("pkcs11-cert-private", TOKENS),
-    refused("pkcs11-id", TOKENS),
-    refused("pkcs11-id-management", TOKENS),
-    refused("pkcs11-pin-cache", TOKENS),
-    refused("pkcs11-private-mode", TOKENS),
-    refused("pkcs11-protected-authentication", TOKENS),
-    refused("pkcs11-providers", TOKENS),
     refused("setcon", ("it is not supported", "use SELinuxContext= of systemd")),
     refused("show-adapters", WINDOWS),
     refused("show-net", WINDOWS),
-    refused("show-pkcs11-ids", STANDALONE),
     refused("show-valid-subnets", WINDOWS),
     refused("tls-remote", ("it no longer exists", "use verify-x509-name")),
     refused("vlan-accept", VLAN),

@@ -1,7 +1,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::Source;
+use super::{Pkcs11, Source};
 use crate::tls::{CertProfile, ClientCertificates, IssuerHash, NameField};
 
 /// Certificates and TLS.
@@ -19,8 +19,10 @@ pub struct Tls {
     pub external_key: Option<ExternalKey>,
     /// `pkcs12`: certificate, key and authorities in one file, instead of [`Self::identity`].
     pub pkcs12: Option<Pkcs12>,
-    /// `askpass`: the source of the key's password. Without it, the password of an encrypted key is
-    /// read from the terminal.
+    /// `pkcs11-id`, `pkcs11-id-management`: a key on a token, instead of [`Self::identity`].
+    pub pkcs11: Option<Pkcs11>,
+    /// `askpass`: the source of the key's password, or of the token's PIN. Without it, the password
+    /// of an encrypted key is read from the terminal.
     pub askpass: Option<AskPass>,
     /// `crl-verify`.
     pub crl: Option<Source>,
