@@ -21,7 +21,7 @@ const SOON: Duration = Duration::from_secs(20);
 const BACK: Duration = Duration::from_secs(90);
 
 /// A management client.
-struct Talk {
+pub(super) struct Talk {
     stream: UnixStream,
     bytes: Vec<u8>,
     lines: VecDeque<String>,
@@ -31,7 +31,7 @@ struct Talk {
 
 impl Talk {
     /// Connects as soon as the program listens.
-    fn connect(path: &Path) -> Result<Self> {
+    pub(super) fn connect(path: &Path) -> Result<Self> {
         let mut stream = None;
         until("the management interface listens", SETUP_LIMIT, || {
             stream = UnixStream::connect(path).ok();
@@ -42,7 +42,7 @@ impl Talk {
         Ok(Self { stream, bytes: Vec::new(), lines: VecDeque::new(), transcript: Vec::new() })
     }
 
-    fn send(&mut self, line: &str) -> Result<()> {
+    pub(super) fn send(&mut self, line: &str) -> Result<()> {
         self.transcript.push(format!("< {line}"));
         Ok(writeln!(self.stream, "{line}")?)
     }
@@ -66,7 +66,7 @@ impl Talk {
     }
 
     /// Waits for a line that begins with `start`, and returns it. Earlier lines are skipped.
-    fn wait(&mut self, start: &str) -> Result<String> {
+    pub(super) fn wait(&mut self, start: &str) -> Result<String> {
         let limit = ScaledInstant::now() + SOON;
         loop {
             while let Some(line) = self.lines.pop_front() {
@@ -82,7 +82,7 @@ impl Talk {
     }
 
     /// Waits for the state with this name.
-    fn wait_state(&mut self, name: &str) -> Result<String> {
+    pub(super) fn wait_state(&mut self, name: &str) -> Result<String> {
         loop {
             let line = self.wait(">STATE:")?;
             if line.split(',').nth(1) == Some(name) {
@@ -92,7 +92,7 @@ impl Talk {
     }
 
     /// Sends a command and returns its reply: one line, or lines up to END.
-    fn ask(&mut self, command: &str) -> Result<Vec<String>> {
+    pub(super) fn ask(&mut self, command: &str) -> Result<Vec<String>> {
         self.lines.clear();
         self.send(command)?;
         let mut reply = Vec::new();
@@ -121,7 +121,7 @@ impl Talk {
 }
 
 /// What a conversation showed, with everything that differs from run to run left out.
-type Shown = Vec<String>;
+pub(super) type Shown = Vec<String>;
 
 /// Replaces numbers that are times, counters or ports.
 fn plain(line: &str) -> String {
@@ -150,13 +150,13 @@ fn counters(line: &str) -> String {
     line.split(numbers).filter(|part| !part.is_empty()).collect::<Vec<_>>().join("#")
 }
 
-fn lines(command: &str, reply: Vec<String>) -> Shown {
+pub(super) fn lines(command: &str, reply: Vec<String>) -> Shown {
     let shown = reply.iter().map(|line| plain(line));
     std::iter::once(format!("< {command}")).chain(shown).collect()
 }
 
 /// Compares what openvpn and adit showed.
-fn same(of_openvpn: &Shown, of_adit: &Shown) -> Result<()> {
+pub(super) fn same(of_openvpn: &Shown, of_adit: &Shown) -> Result<()> {
     ensure(of_openvpn == of_adit, || {
         let rows = of_openvpn.len().max(of_adit.len());
         let line = |shown: &Shown, at: usize| shown.get(at).cloned().unwrap_or_default();

@@ -27,6 +27,7 @@ mod sizes;
 mod stalled;
 mod streams;
 mod tap;
+mod tokens;
 mod workers;
 mod wrappings;
 
@@ -209,6 +210,12 @@ const SCENARIOS: &[(&str, &[Roles], ScenarioFn)] = &[
     ("plugins/down-root", ADIT_SERVER, plugins::down_root),
     ("plugins/auth-ldap", ADIT_SERVES, plugins::services::auth_ldap),
     ("plugins/auth-radius", ADIT_SERVES, plugins::services::auth_radius),
+    ("tokens/ids", ADIT_CLIENT, tokens::ids),
+    ("tokens/client", ADIT_CLIENT, tokens::client),
+    ("tokens/server", ADIT_SERVER, tokens::server),
+    ("tokens/unprivileged", ADIT_SERVES, tokens::unprivileged),
+    ("tokens/management", ADIT_CLIENT, tokens::management),
+    ("tokens/crash", ADIT_CLIENT, tokens::crash),
     ("p2p/static-key-udp4", ALL, p2p::static4),
     ("p2p/static-key-udp6", ALL, p2p::static6),
     ("p2p/static-key-passive-end", ALL, p2p::static_waits),
