@@ -117,7 +117,7 @@ impl Environment {
     }
 
     /// Sets a variable whose value may contain any printable character.
-    fn set_international(&mut self, name: &str, value: &str) {
+    pub(crate) fn set_international(&mut self, name: &str, value: &str) {
         let printable = |c: char| if c.is_control() { '_' } else { c };
         self.insert(name, value.chars().map(printable).collect());
     }

@@ -273,7 +273,7 @@ impl Scripts {
 
     /// Takes over the name and the verified certificates of the other end.
     pub(crate) fn certified(&mut self, name: &str, certificates: &[CertificateFacts]) {
-        self.environment.set("common_name", name);
+        self.environment.set_international("common_name", name);
         self.environment.certificates(certificates, &self.options.hooks.tracked);
     }
 

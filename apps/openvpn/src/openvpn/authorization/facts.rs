@@ -44,7 +44,7 @@ impl ClientFacts {
             environment.untrusted(remote);
         }
         if depth == 0 {
-            environment.set("common_name", remapped_name(&identity.common_name));
+            environment.set_international("common_name", &identity.common_name);
         }
         for (depth, certificate) in identity.certificates.iter().enumerate().skip(depth) {
             environment.certificate(depth, certificate, &settings.tracked);
@@ -62,7 +62,7 @@ impl ClientFacts {
         let Self { identity, environment } = &mut facts;
         environment.peer_info(&identity.peer_info);
         if let Some(username) = &identity.username {
-            environment.set("username", remapped_name(username));
+            environment.set_international("username", username);
         }
         // `auth-gen-token ... external-auth`: the checks decide about tokens, too.
         if let Some(token) = identity.token.as_ref().filter(|token| token.external) {
@@ -109,8 +109,8 @@ impl ClientFacts {
     }
 }
 
-/// Replaces the characters that openvpn does not allow in names by underscores.
-pub(crate) fn remapped_name(name: &str) -> String {
-    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '@');
-    name.chars().map(|c| if allowed(c) { c } else { '_' }).collect()
+/// Replaces control characters in a name by underscores. As with openvpn 2.6, all others remain, although its manual
+/// lists fewer.
+pub(crate) fn printable_name(name: &str) -> String {
+    name.chars().map(|c| if c.is_control() { '_' } else { c }).collect()
 }

@@ -44,7 +44,7 @@ use super::environment::Environment;
 pub(crate) use check::{
     AddressChange, ChangeKind, Check, DoneFuture, ParamsFuture, Verdict, VerdictFuture,
 };
-pub(crate) use facts::{ClientFacts, FactSettings, remapped_name};
+pub(crate) use facts::{ClientFacts, FactSettings, printable_name};
 pub(crate) use pending::Pending;
 pub(crate) use plugins::PluginCheck;
 pub(crate) use programs::ClientPrograms;

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use super::programs::merged;
 use super::{
     AddressChange, ChangeKind, Check, ClientFacts, DoneFuture, ParamsFuture, Pending, Verdict,
-    VerdictFuture, remapped_name,
+    VerdictFuture, printable_name,
 };
 use crate::openvpn::environment::Environment;
 use crate::plugin_host::{self, CALL_LIMIT, Call, Outcome, Plugins};
@@ -68,7 +68,7 @@ impl PluginCheck {
             biased;
             outcome = self.plugins.call(call, &mut on_request) => verdict(outcome),
             Ok(method) = unsupported => {
-                let method = remapped_name(&method);
+                let method = printable_name(&method);
                 let log =
                     format!("plugin: the client does not support the method '{method}' (IV_SSO)");
                 Verdict::Reject(log.into())
@@ -100,7 +100,7 @@ impl Check for PluginCheck {
         };
         let mut environment = facts.environment.clone();
         if depth == 0 {
-            environment.set("common_name", remapped_name(&facts.identity.common_name));
+            environment.set_international("common_name", &facts.identity.common_name);
         }
         let mut call = self.call(Kind::TlsVerify, facts, &environment);
         call.args = vec![depth.to_string(), certificate.subject.clone()];
@@ -116,7 +116,7 @@ impl Check for PluginCheck {
         let identity = &facts.identity;
         let mut environment = facts.environment.clone();
         // Plugins get the name as the client sent it. Values of variables have no control characters.
-        environment.set("username", identity.username.as_deref().unwrap_or_default());
+        environment.set_international("username", identity.username.as_deref().unwrap_or_default());
         let mut call = self.call(Kind::AuthUserPassVerify, facts, &environment);
         let password = identity.password.as_ref().map(|password| printable(password));
         call.env.push(("password".into(), password.unwrap_or_default()));
@@ -186,7 +186,7 @@ impl Check for PluginCheck {
             self.plugins.notify(call);
             return not_mine();
         }
-        call.args.push(remapped_name(&facts.identity.common_name));
+        call.args.push(printable_name(&facts.identity.common_name));
         let this = self.clone();
         // The client has other addresses, so its memory stays.
         Box::pin(async move { this.verdict(call, true).await })

@@ -23,7 +23,7 @@ use zeroize::Zeroizing;
 
 use super::{
     AddressChange, ChangeKind, Check, ClientFacts, DoneFuture, ParamsFuture, Pending, Verdict,
-    VerdictFuture, remapped_name,
+    VerdictFuture, printable_name,
 };
 use crate::openvpn::environment::Environment;
 use crate::openvpn::scripts::{RUNS_PROGRAMS, forbidden, runnable};
@@ -170,7 +170,7 @@ impl Check for ClientPrograms {
         environment.set("script_type", "learn-address");
         let mut args = vec![change.kind.name().to_owned(), change.text()];
         if change.kind != ChangeKind::Delete {
-            args.push(remapped_name(&facts.identity.common_name));
+            args.push(printable_name(&facts.identity.common_name));
         }
         let call = inner.call(&program, args, environment.pairs(), Vec::new());
         Box::pin(async move {

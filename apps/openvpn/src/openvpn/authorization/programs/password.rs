@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use zeroize::Zeroizing;
 
 use super::pending_file::{PendingRequest, answer, reason};
-use super::{ClientFacts, Inner, Pending, Verdict, failure, remapped_name};
+use super::{ClientFacts, Inner, Pending, Verdict, failure, printable_name};
 
 /// The exit status of a program that answers later.
 const DEFERRED: u8 = 2;
@@ -71,12 +71,12 @@ impl Inner {
         pending: &Pending,
     ) -> Verdict {
         let identity = &facts.identity;
-        let username = remapped_name(identity.username.as_deref().unwrap_or_default());
+        let username = printable_name(identity.username.as_deref().unwrap_or_default());
         let empty = Zeroizing::default();
         let password = printable(identity.password.as_ref().unwrap_or(&empty));
         let mut environment = facts.environment.clone();
         environment.set("script_type", "user-pass-verify");
-        environment.set("username", &username);
+        environment.set_international("username", &username);
         let mut env = environment.pairs();
         let mut files = Vec::new();
         if hook.via_file {
@@ -200,7 +200,7 @@ fn request(
     if !request.is_supported(&facts.identity.peer_info) {
         let log = format!(
             "{DIRECTIVE}: the client does not support the method '{}' (IV_SSO)",
-            remapped_name(&request.method)
+            printable_name(&request.method)
         );
         return Err(log.into());
     }
