@@ -7,15 +7,19 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use super::Scenario;
+use super::{Scenario, ping_until};
 use crate::case::{Configs, HANDSHAKE, READY, SETUP_LIMIT, dial, serve};
-use crate::failure::{Result, ensure};
-use crate::net::Pair;
+use crate::failure::{Context, Result, ensure};
+use crate::net::{End, Pair};
 use crate::peer::Program;
-use crate::process::{Daemon, command_line};
+use crate::process::{Daemon, command_line, run};
+use crate::sandbox::text;
 
 /// The time for a few renegotiations.
 const REKEYED: Duration = Duration::from_secs(60);
+
+/// The time for a client that tries a server which is gone before the next one.
+const MOVED: Duration = Duration::from_secs(90);
 
 /// The user's password, which must not reach a log.
 const PASSWORD: &str = "open sesame";
@@ -71,6 +75,75 @@ pub(super) fn token(scenario: &Scenario<'_>) -> Result<String> {
         .wait_for_nth(READY, 2, SETUP_LIMIT)
         .map_err(|f| format!("{}\n{}", f.0, server.failure("meanwhile").0))?;
     tunnel.ping_all(3)?;
+    ensure(tunnel.client.count("AUTH_FAILED") == 0, || tunnel.client.failure("refused").0)?;
+    is_secret(scenario, &tunnel.server, &tunnel.client)?;
+    Ok(String::new())
+}
+
+/// A password that is refused in a renegotiation ends the session: the client gets AUTH_FAILED and exits, and the
+/// server forgets it.
+pub(super) fn refused_in_a_renegotiation(scenario: &Scenario<'_>) -> Result<String> {
+    let mut configs = scenario.configs();
+    let once = format!("[ ! -e $OUT/used ] && touch $OUT/used && {RIGHT}");
+    with_check(scenario, &mut configs, &once)?;
+    let status = scenario.folder().join("status");
+    configs.server(&format!("reneg-sec 10\nstatus {} 1\nstatus-version 2", status.display()));
+    configs.client("reneg-sec 0");
+    let mut tunnel = scenario.tunnel(&configs)?;
+    tunnel.ping_all(4)?;
+    let listed = |wanted: bool| -> Result<bool> {
+        let text = fs::read_to_string(&status).unwrap_or_default();
+        Ok(text.contains("\nEND") && text.contains("CLIENT_LIST,client,") == wanted)
+    };
+    crate::wait::until("the client in the status file", SETUP_LIMIT, || listed(true))?;
+    let (client, server) = (&mut tunnel.client, &tunnel.server);
+    client
+        .wait_for("AUTH_FAILED", REKEYED)
+        .map_err(|f| format!("{}\n{}", f.0, server.failure("meanwhile").0))?;
+    client.wait_exit(SETUP_LIMIT)?;
+    ensure(client.count(READY) == 1, || client.failure("it connected again").0)?;
+    crate::wait::until("the end of the session", SETUP_LIMIT, || listed(false))?;
+    ensure(scenario.folder().join("used").exists(), || "the password was not checked".into())?;
+    Ok(String::new())
+}
+
+/// A server accepts the tokens of another one with the same `auth-gen-token-secret`, of which one is adit and one
+/// openvpn. The client, which is of the second server's kind, moves from one to the other by its token alone.
+pub(super) fn token_of_another_server(scenario: &Scenario<'_>) -> Result<String> {
+    let mut configs = scenario.configs();
+    let folder = scenario.folder();
+    with_check(scenario, &mut configs, &format!("echo >> $OUT/calls\n{RIGHT}"))?;
+    let secret = folder.join("tokens.key");
+    run("openvpn", &["--genkey", "auth-token", text(&secret)])?;
+    configs.server(&format!(
+        "auth-gen-token 600 120\nauth-gen-token-secret {}\nreneg-sec 10",
+        secret.display()
+    ));
+    configs.client(&format!("remote {} 1195", End::Server.outer(false)));
+    configs.client("connect-timeout 5\nconnect-retry 1 2\nreneg-sec 0");
+    let other = configs
+        .server
+        .replace("port 1194", "port 1195")
+        .replace("10.88.0.0", "10.89.0.0")
+        .replace("fd88::", "fd89::");
+    let path = folder.join("second.conf");
+    fs::write(&path, other)?;
+    let mut tunnel = scenario.tunnel(&configs)?;
+    let second = scenario.client.command(&tunnel.pair.server, &path);
+    let mut second = Daemon::spawn("second server", second)?;
+    second.wait_for(READY, SETUP_LIMIT)?;
+    tunnel.server.stop()?;
+    tunnel.client.signal(Signal::SIGUSR1)?;
+    tunnel
+        .client
+        .wait_for_nth(READY, 2, MOVED)
+        .map_err(|f| format!("{}\n{}", f.0, second.failure("meanwhile").0))?;
+    ping_until(&tunnel.pair.client, "10.89.0.1".parse().context("an address")?, REKEYED)?;
+    // The token that the second server made is accepted in its renegotiations.
+    second.wait_for_nth(HANDSHAKE, 3, REKEYED)?;
+    ping_until(&tunnel.pair.client, "10.89.0.1".parse().context("an address")?, REKEYED)?;
+    let calls = fs::read_to_string(folder.join("calls"))?;
+    ensure(calls.lines().count() == 1, || second.failure("the password was checked again").0)?;
     ensure(tunnel.client.count("AUTH_FAILED") == 0, || tunnel.client.failure("refused").0)?;
     is_secret(scenario, &tunnel.server, &tunnel.client)?;
     Ok(String::new())

@@ -2,6 +2,7 @@
 
 mod admin;
 mod bridge;
+mod certificates;
 mod client_files;
 mod faults;
 mod files;
@@ -28,6 +29,7 @@ mod stalled;
 mod streams;
 mod tap;
 mod tokens;
+mod variables;
 mod workers;
 mod wrappings;
 
@@ -110,6 +112,8 @@ const SCENARIOS: &[(&str, &[Roles], ScenarioFn)] = &[
     ("key-with-password-traditional", ADIT_CLIENT, files::key_traditional),
     ("user-and-password", ADIT_CLIENT, files::user_and_password),
     ("login-token", ALL, logins::token),
+    ("login-token-of-another-server", MIXED, logins::token_of_another_server),
+    ("login-refused-in-a-renegotiation", ALL, logins::refused_in_a_renegotiation),
     ("login-password-alone", ALL, logins::password_alone),
     // openvpn asks a terminal or its management interface.
     ("login-dynamic-challenge", ADIT_CLIENT, logins::dynamic_challenge),
@@ -188,6 +192,9 @@ const SCENARIOS: &[(&str, &[Roles], ScenarioFn)] = &[
     ("server-hooks/slow-program", ADIT_SERVES, server_hooks::slow_program),
     ("server-hooks/environment", ADIT_SERVES, server_hooks::environment),
     ("crl-directory", ADIT_SERVER, server_hooks::crl_directory),
+    ("certificates/names", ADIT_SERVES, certificates::names),
+    ("certificates/server-checked", ADIT_CLIENT, certificates::server_checked),
+    ("certificates/server-revoked", ADIT_CLIENT, certificates::server_revoked),
     ("fault/ccd-file-that-is-wrong", ADIT_SERVES, admin::file_that_is_wrong),
     // openvpn does not answer when it is full, so it has no control.
     ("fault/full", ADIT_SERVES, admin::full),

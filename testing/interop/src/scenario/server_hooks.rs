@@ -1,13 +1,13 @@
 //! Tests of the programs that a server runs for its clients.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
+use super::variables::{Variables, read_dumps, same};
 use super::{Scenario, ping_until};
 use crate::case::{Configs, READY, SETUP_LIMIT, Tunnel, dial, inner_addrs, rekeys, serve};
 use crate::failure::{Context, Result, ensure};
@@ -24,7 +24,7 @@ const SOON: Duration = Duration::from_secs(10);
 const PASSWORD: &str = "open $esame; '\"x";
 
 /// Writes a program. Its text follows `#!/bin/sh`; `$OUT` is the scenario's folder.
-fn script(scenario: &Scenario<'_>, name: &str, text: &str) -> Result<String> {
+pub(super) fn script(scenario: &Scenario<'_>, name: &str, text: &str) -> Result<String> {
     let path = scenario.folder().join(name);
     let out = scenario.folder().display();
     fs::write(&path, format!("#!/bin/sh\nOUT='{out}'\n{text}\n"))?;
@@ -69,7 +69,7 @@ fn connected(scenario: &Scenario<'_>, configs: &Configs) -> Result<Daemon> {
     Ok(tunnel.server)
 }
 
-fn meanwhile(failure: &str, other: &Daemon) -> String {
+pub(super) fn meanwhile(failure: &str, other: &Daemon) -> String {
     format!("{failure}\n{}", other.failure("meanwhile"))
 }
 
@@ -486,6 +486,8 @@ pub(super) fn tls_crypt_v2_verify(scenario: &Scenario<'_>) -> Result<String> {
     ensure(client.count(READY) == 0, || client.failure("it was let in").0)?;
     client.signal(nix::sys::signal::Signal::SIGTERM)?;
     client.wait_exit(SOON)?;
+    // It is refused before TLS begins.
+    ensure(client.count("VERIFY OK") == 0, || client.failure("the server answered").0)?;
     ensure(read(scenario, "metadata") == "device 42", || read(scenario, "metadata"))?;
     let names = read(scenario, "names");
     ensure(!names.contains("untrusted_ip"), || format!("more variables than documented: {names}"))?;
@@ -520,7 +522,7 @@ pub(super) fn crl_directory(scenario: &Scenario<'_>) -> Result<String> {
 }
 
 /// Returns the serial number in openssl's text as a decimal number.
-fn serial(text: &str) -> Option<String> {
+pub(super) fn serial(text: &str) -> Option<String> {
     let (_, rest) = text.split_once("Serial Number:")?;
     let (line, rest) = rest.split_once('\n')?;
     if let Some(small) = line.split_whitespace().next() {
@@ -578,60 +580,12 @@ pub(super) fn slow_program(scenario: &Scenario<'_>) -> Result<String> {
     Ok(format!("the other one took {} ms", took.as_millis()))
 }
 
-/// Differences to openvpn's variables that are intended, each with its reason. `*` at the end matches any text.
-const DIFFERENCES: &[(&str, &str)] = &[
-    ("daemon_pid", "another process"),
-    ("daemon_start_time", "another time"),
-    ("time_ascii", "another time"),
-    ("time_unix", "another time"),
-    ("time_duration", "another time"),
-    ("bytes_received", "another session"),
-    ("bytes_sent", "another session"),
-    ("trusted_port", "another session"),
-    ("untrusted_port", "another session"),
-    ("auth_control_file", "a random name"),
-    ("auth_failed_reason_file", "a random name"),
-    ("auth_pending_file", "a random name"),
-    ("client_connect_config_file", "a random name"),
-    ("client_connect_deferred_file", "a random name"),
-];
-
 /// All programs get the same variables from adit as from openvpn 2.6.
 pub(super) fn environment(scenario: &Scenario<'_>) -> Result<String> {
     let theirs = variables(scenario, &Program::OpenVpn)?;
     let ours = variables(scenario, scenario.server)?;
-    let mut wrong = Vec::new();
-    let mut compared = 0;
-    for (program, wanted) in &theirs {
-        let Some(got) = ours.get(program) else {
-            wrong.push(format!("{program} was not run"));
-            continue;
-        };
-        let names = wanted.keys().chain(got.keys().filter(|name| !wanted.contains_key(*name)));
-        for name in names {
-            compared += 1;
-            let (wanted, got) = (wanted.get(name), got.get(name));
-            let known = DIFFERENCES.iter().any(|(known, _)| match known.strip_suffix('*') {
-                Some(begin) => name.starts_with(begin),
-                None => name == known,
-            });
-            // Of a value that differs by nature, only the presence counts.
-            let same = if known { wanted.is_some() == got.is_some() } else { wanted == got };
-            // The files of a password check are gone by then.
-            let same = same || (name.starts_with("auth_") && got.is_none());
-            if !same {
-                wrong.push(format!("{program}: {name}: openvpn {wanted:?}, adit {got:?}"));
-            }
-        }
-    }
-    for program in ours.keys().filter(|program| !theirs.contains_key(*program)) {
-        wrong.push(format!("{program} is not run by openvpn"));
-    }
-    ensure(wrong.is_empty(), || wrong.join("\n"))?;
-    Ok(format!("{compared} variables of {} programs", theirs.len()))
+    same(&theirs, &ours)
 }
-
-type Variables = BTreeMap<String, BTreeMap<String, String>>;
 
 /// Runs a session at a server of this kind, and returns the variables of each program.
 fn variables(scenario: &Scenario<'_>, server: &Program) -> Result<Variables> {
@@ -663,17 +617,5 @@ fn variables(scenario: &Scenario<'_>, server: &Program) -> Result<Variables> {
         .map_err(|f| tunnel.server.failure(&f.0).0)?;
     std::thread::sleep(Duration::from_secs(1));
     tunnel.server.stop()?;
-    let mut all = Variables::new();
-    for entry in fs::read_dir(&folder)? {
-        let path: PathBuf = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "count") {
-            continue;
-        }
-        let text = String::from_utf8_lossy(&fs::read(&path)?).into_owned();
-        let pairs = text.split('\0').filter_map(|pair| pair.split_once('='));
-        let pairs = pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        all.insert(name, pairs);
-    }
-    Ok(all)
+    read_dumps(&folder)
 }
