@@ -71,6 +71,28 @@ fn tools_find_a_version_and_lists() {
     }
 }
 
+/// Installers, controllers and monitors call `openvpn` by its name, and cut the version out of what it prints.
+#[test]
+fn tools_that_call_openvpn_find_its_version() {
+    let dir = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink(ADIT, dir.path().join("openvpn")).unwrap();
+    let path = format!("{}:/usr/bin:/bin", dir.path().display());
+    for (line, expected) in [
+        ("openvpn --version | head -n 1 | awk '{print $2}'", "2.6.14"),
+        ("openvpn --version | head -1 | cut -d ' ' -f 2", "2.6.14"),
+        ("openvpn --version | grep -oE '^OpenVPN [0-9]+\\.[0-9]+\\.[0-9]+ '", "OpenVPN 2.6.14"),
+        ("openvpn --version | sed -n 's/^OpenVPN \\([0-9]*\\.[0-9]*\\).*/\\1/p'", "2.6"),
+        ("openvpn --version | grep -c '^library versions: '", "1"),
+        ("openvpn --version | grep -o enable_management=yes", "enable_management=yes"),
+        ("openvpn --help | head -n 1 | cut -c 1-8", "OpenVPN"),
+        ("openvpn --show-ciphers | head -n 1 > /dev/null && echo shown", "shown"),
+    ] {
+        let done = Command::new("sh").args(["-c", line]).env("PATH", &path).output().unwrap();
+        let (out, err) = (String::from_utf8(done.stdout), String::from_utf8(done.stderr));
+        assert_eq!((out.unwrap().trim(), err.unwrap().as_str()), (expected, ""), "{line}");
+    }
+}
+
 #[test]
 fn every_fault_ends_with_1_and_an_options_error_reaches_the_log() {
     let dir = tempfile::tempdir().unwrap();

@@ -21,6 +21,7 @@ mod status;
 mod token;
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -51,6 +52,10 @@ const BANNER: &str = concat!(
     env!("CARGO_PKG_VERSION"),
     " [SSL (rustls)] [LZO] [LZ4] [EPOLL] [MH/PKTINFO] [AEAD]"
 );
+
+/// The features for which tools look in the output of `--version`, with openvpn's names.
+const FEATURES: &str = "Compile time defines: enable_fragment=yes enable_lz4=yes enable_lzo=yes enable_management=yes \
+                        enable_port_share=yes enable_systemd=yes enable_plugins=";
 
 /// The exit code for every fault, as in openvpn.
 const FAILURE: u8 = 1;
@@ -144,19 +149,21 @@ enum Next {
 /// Handles arguments that need no tunnel.
 fn answer_without_tunnel(args: &[String]) -> Option<ExitCode> {
     let first = args.first().map(String::as_str);
-    match first {
-        Some("--version") => println!("{BANNER}\nlibrary versions: rustls, AWS-LC"),
-        None | Some("--help") => println!(
+    let text = match first {
+        Some("--version") => {
+            let plugins = if adit_linux::plugin::SUPPORTED { "yes" } else { "no" };
+            format!("{BANNER}\nlibrary versions: rustls, AWS-LC\n{FEATURES}{plugins}\n")
+        }
+        None | Some("--help") => format!(
             "{BANNER}\n\nUsage: adit openvpn --config FILE [--OPTION [ARG]...]...\n       adit openvpn \
              FILE\n\nTakes the directives of openvpn 2.6 as client, server or one of two points, over UDP \
-             and TCP, with TUN and TAP devices.\nExample: adit openvpn --config client.ovpn --verb 3\n\n{}",
+             and TCP, with TUN and TAP devices.\nExample: adit openvpn --config client.ovpn --verb 3\n\n{}\n",
             config::help().trim_end()
         ),
-        Some(mode) => match show::list(mode) {
-            Some(text) => print!("{text}"),
-            None => return None,
-        },
-    }
+        Some(mode) => show::list(mode)?,
+    };
+    // A reader such as head(1) may leave after the first line.
+    let _ = std::io::stdout().write_all(text.as_bytes());
     Some(ExitCode::SUCCESS)
 }
 
