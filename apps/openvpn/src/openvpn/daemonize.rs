@@ -123,7 +123,7 @@ impl Daemonizer {
         self.logging
     }
 
-    /// Goes to the background, sets the priority, writes the pid file and starts the helper.
+    /// Goes to the background, unless a service manager waits for notifications, sets the priority, writes the pid file and starts the helper.
     pub(crate) fn settle(
         &mut self,
         options: &Options,
@@ -142,7 +142,8 @@ impl Daemonizer {
             set_nice(process.nice)
                 .map_err(|e| Fault::environment(format!("nice {}: {e}", process.nice)))?;
         }
-        if process.daemon.is_some() {
+        // As in openvpn, the process that the service manager has started stays the main one.
+        if process.daemon.is_some() && self.notifier.is_none() {
             daemonize(true)
                 .map_err(|e| Fault::environment(format!("cannot go to the background: {e}")))?;
         }
