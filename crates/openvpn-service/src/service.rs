@@ -32,6 +32,7 @@ use adit_runtime::privileges;
 use adit_runtime::random::seed;
 use adit_runtime::say;
 use adit_runtime::signals::{Signal, Signals};
+use adit_runtime::worker_count;
 
 /// The maximum number of profiles used by two devices that `adit status` lists; the oldest is removed to make room.
 const MAX_SHARED: usize = 64;
@@ -138,7 +139,7 @@ impl Service {
             });
             let wanted = options.workers;
             let (plane, upcalls) = adit_openvpn_data::start(config, filtered, now)
-                .map_err(|e| Fault::environment(format!("cannot start the data plane: {e}")))?;
+                .map_err(|e| worker_count::not_started(&e))?;
             if plane.workers() < usize::from(wanted) {
                 tracing::warn!(
                     "workers: {} of {wanted} started: the system allows no more threads; raise LimitNPROC \

@@ -1,6 +1,7 @@
 //! The number of data plane workers.
 
 use std::fs;
+use std::io;
 use std::num::NonZero;
 use std::path::Path;
 use std::thread::available_parallelism;
@@ -61,6 +62,18 @@ pub fn leave_room(workers: u16, tasks: u16) -> u16 {
 /// Fails if the number is out of range.
 pub fn of_client() -> Result<u16, Fault> {
     Ok(from_environment()?.unwrap_or(1))
+}
+
+/// Returns a fault for a data plane whose threads cannot be started.
+pub fn not_started(error: &io::Error) -> Fault {
+    let remedy = match error.kind() {
+        io::ErrorKind::WouldBlock => {
+            ": its user has as many processes and threads as LimitNPROC or TasksMax allows, and those of other \
+             programs of that user count: add a user 'adit', or raise the limit"
+        }
+        _ => "",
+    };
+    Fault::environment(format!("cannot start the data plane: {error}{remedy}"))
 }
 
 /// Checks a number of workers.

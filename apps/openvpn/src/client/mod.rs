@@ -268,7 +268,7 @@ impl Client {
             ethernet: options.device.is_ethernet(),
         };
         let (plane, upcalls) = adit_openvpn_data::start(config, None, now)
-            .map_err(|e| Fault::environment(format!("cannot start the data plane: {e}")))?;
+            .map_err(|e| worker_count::not_started(&e))?;
         let planes = PlaneBackend::new(plane, upcalls, streams);
         let mut driver = Driver::new(engine, planes, sockets, options.authorizer)?;
         if let Some(gate) = options.gate {
