@@ -84,6 +84,7 @@ impl Hooked {
         if let Some(plan) = early {
             notes(host.apply(&plan.before_routes()).await?);
             scripts.tunnel(host.device(), &TunnelConfig::default(), false);
+            scripts.run(Script::DnsUp).await?;
             scripts.run(Script::Up(Context::Init)).await?;
             notes(host.change(plan).await?);
             scripts.run(Script::RouteUp).await?;
@@ -115,7 +116,7 @@ impl Hooked {
             return vec![Step::Close, Step::Forget];
         }
         if self.scripts.keeps_device() {
-            let mut steps = Vec::new();
+            let mut steps = vec![Step::Run(Script::DnsDown)];
             if self.scripts.up_restart() {
                 steps.push(Step::Run(Script::Down(Context::Restart)));
             }
@@ -123,6 +124,9 @@ impl Hooked {
             if self.scripts.up_restart() && self.early.is_some() {
                 steps.push(Step::KeptVariables);
                 steps.push(Step::Run(Script::Up(Context::Restart)));
+            }
+            if self.early.is_some() {
+                steps.push(Step::Run(Script::DnsUp));
             }
             return steps;
         }
@@ -137,7 +141,7 @@ impl Hooked {
 
     fn closing_for_good(&self) -> Vec<Step> {
         let down = || Step::Run(Script::Down(Context::Init));
-        let mut steps = vec![Step::Run(Script::RoutePreDown)];
+        let mut steps = vec![Step::Run(Script::DnsDown), Step::Run(Script::RoutePreDown)];
         if self.scripts.down_pre() {
             steps.extend([down(), Step::Close]);
         } else {
@@ -148,9 +152,10 @@ impl Hooked {
 }
 
 /// Returns the steps that set up the device.
-fn opening(plan: &HostPlan) -> [Step; 4] {
+fn opening(plan: &HostPlan) -> [Step; 5] {
     [
         Step::Addresses(Box::new(plan.before_routes())),
+        Step::Run(Script::DnsUp),
         Step::Run(Script::Up(Context::Init)),
         Step::Routes(Box::new(plan.clone())),
         Step::Run(Script::RouteUp),
@@ -299,6 +304,7 @@ impl<E: DrivenEngine> Running<'_, E> {
             if hooked.early.is_none() && hooked.reconnected {
                 hooked.scripts.tunnel(device.as_deref(), &tunnel, true);
             }
+            steps.push(Step::Run(Script::DnsUp));
             if hooked.early.is_none() && hooked.scripts.up_restart() {
                 steps.push(Step::Run(Script::Up(Context::Restart)));
             }
@@ -362,7 +368,10 @@ impl<E: DrivenEngine> Running<'_, E> {
             let scripts = &mut hooked.scripts;
             let signal = end_signal(reason, scripts.notifies());
             scripts.environment().set("signal", signal);
-            outcome = scripts.run_last(Script::RoutePreDown, signals).await;
+            outcome = scripts.run_last(Script::DnsDown, signals).await;
+            if outcome.is_ok() {
+                outcome = scripts.run_last(Script::RoutePreDown, signals).await;
+            }
             if down_pre && outcome.is_ok() {
                 outcome = scripts.run_last(down, signals).await;
             }

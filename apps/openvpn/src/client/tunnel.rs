@@ -8,7 +8,9 @@ use adit_runtime::fault::Fault;
 use adit_runtime::host::{ApplyOutcome, HostPlan};
 
 use super::engines::DrivenEngine;
+use super::steps::Step;
 use super::{HostReport, Running, named_routes};
+use crate::openvpn::scripts::Script;
 
 impl<E: DrivenEngine> Running<'_, E> {
     /// Sets the host up for a tunnel.
@@ -79,8 +81,13 @@ impl<E: DrivenEngine> Running<'_, E> {
             notes.iter().for_each(|note| tracing::warn!("{note}"));
         }
         self.redirected(&plan);
-        if let Some(hooked) = &mut self.hooked {
-            hooked.scripts.tunnel(self.host.device(), &tunnel, false);
+        if let Some(hooked) = &self.hooked {
+            let mut steps = vec![Step::Variables(Box::new(tunnel.clone()))];
+            if hooked.scripts.changes_dns(&tunnel) {
+                steps.insert(0, Step::Run(Script::DnsDown));
+                steps.push(Step::Run(Script::DnsUp));
+            }
+            self.schedule(steps);
         }
         self.tunnel = Some(tunnel);
         Ok(())

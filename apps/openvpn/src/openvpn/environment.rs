@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use adit_engine::auth::CertificateFacts;
 use adit_engine::{Family, Transport};
 use adit_openvpn::config::{LogTo, Options, Proxy, Role, X509Track};
-use adit_openvpn::negotiate::DnsOptions;
+use adit_openvpn::negotiate::{DhcpDns, DnsOptions, DnsServer};
 use adit_runtime::clock::unix_time;
 use adit_runtime::host::{HostPlan, Via};
 use adit_runtime::programs::Variables;
@@ -105,7 +105,9 @@ impl Environment {
         this.set("daemon_pid", std::process::id());
         this.set("daemon_start_time", unix_time().0);
         this.transports(options);
-        this.dns(&options.routes.dns);
+        if options.hooks.dns_updown.is_none() {
+            this.dns(&options.routes.dns);
+        }
         this
     }
 
@@ -359,6 +361,35 @@ impl Environment {
         for (index, option) in foreign_options(dns).into_iter().enumerate() {
             self.set(&format!("foreign_option_{}", index.saturating_add(1)), option);
         }
+        self.dns_servers(dns);
+    }
+
+    /// Sets the options that are not DNS settings, for programs other than `dns-updown`.
+    pub(crate) fn foreign_options(&mut self, dns: &DnsOptions) {
+        let is_setting = |option: &&String| {
+            let kind = option.split(' ').nth(1).unwrap_or_default();
+            matches!(kind, "DNS" | "DNS6" | "DOMAIN" | "DOMAIN-SEARCH" | "ADAPTER_DOMAIN_SUFFIX")
+        };
+        let foreign = dns.dhcp.foreign.iter().filter(|option| !is_setting(option));
+        let dhcp = DhcpDns { foreign: foreign.cloned().collect(), ..DhcpDns::default() };
+        self.dns(&DnsOptions { dhcp, ..DnsOptions::default() });
+    }
+
+    /// Returns the variables of `dns-updown`. Without a `dns server`, the older options take its place. The result is empty
+    /// if there is nothing to apply.
+    pub(crate) fn of_dns(dns: &DnsOptions) -> Self {
+        let mut all = dns.clone();
+        if !all.servers.values().any(|server| !server.addresses.is_empty()) {
+            let addresses = dns.dhcp.addresses.iter().map(|address| (*address, None)).collect();
+            all.servers = [(0, DnsServer { addresses, ..DnsServer::default() })].into();
+            all.search_domains.extend(dns.dhcp.search_domains.iter().cloned());
+        }
+        let mut this = Self::default();
+        this.dns_servers(&all);
+        this
+    }
+
+    fn dns_servers(&mut self, dns: &DnsOptions) {
         for (index, domain) in dns.search_domains.iter().enumerate() {
             self.set(&format!("dns_search_domain_{}", index.saturating_add(1)), domain);
         }
@@ -429,6 +460,11 @@ pub(crate) struct UpArguments {
 }
 
 impl UpArguments {
+    /// Returns the name of the device.
+    pub(crate) fn device(&self) -> &str {
+        &self.device
+    }
+
     /// Returns the arguments. `context` is `init` or `restart`.
     pub(crate) fn words(&self, context: &str) -> Vec<String> {
         let address = |address: Option<Ipv4Addr>| {
@@ -578,6 +614,41 @@ mod tests {
                 "foreign_option_4=dhcp-option DOMAIN-SEARCH c.example",
             ]
         );
+    }
+
+    #[test]
+    fn older_dns_settings_become_a_server_for_dns_updown() {
+        let pairs = |lines: &[&str]| {
+            let mut dns = DnsOptions::default();
+            for line in lines {
+                let words: Vec<&str> = line.split(' ').collect();
+                dns.add(words[0], &words[1..], true).unwrap();
+            }
+            let pairs = Environment::of_dns(&dns).pairs().into_iter();
+            pairs.map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>()
+        };
+        let older =
+            ["dhcp-option DNS 192.0.2.1", "dhcp-option DOMAIN a.example", "dns server 3 dnssec no"];
+        assert_eq!(
+            pairs(&older),
+            ["dns_search_domain_1=a.example", "dns_server_1_address_1=192.0.2.1"]
+        );
+        let newer = [
+            "dns server 4 address 10.8.0.1",
+            "dns server 5 address 10.8.0.2",
+            "dns search-domains b.example",
+        ];
+        let all = [&older[..], &newer].concat();
+        assert_eq!(
+            pairs(&all),
+            [
+                "dns_search_domain_1=b.example",
+                "dns_server_1_dnssec=no",
+                "dns_server_2_address_1=10.8.0.1",
+                "dns_server_3_address_1=10.8.0.2",
+            ]
+        );
+        assert!(pairs(&[]).is_empty());
     }
 
     #[test]

@@ -9,13 +9,16 @@ use adit_openvpn::client::TunnelConfig;
 use adit_openvpn::config::{self, DeviceKind, Options, Role, ServerOptions};
 use adit_openvpn::server::Topology;
 use nix::unistd::AccessFlags;
+use zeroize::Zeroizing;
 
 use super::environment::{self, Environment, Gateways, UpArguments};
 use super::{convert, p2p};
 use crate::plugin_host::{self, Outcome, Plugins};
 use adit_runtime::fault::Fault;
 use adit_runtime::host::HostPlan;
-use adit_runtime::programs::{self, Call, ExitStatus, Finished, Program, Running, Setup};
+use adit_runtime::programs::{
+    self, Call, ExitStatus, Finished, Program, Running, ScratchFile, Setup,
+};
 use adit_runtime::signals::Signals;
 use adit_runtime::{netinfo, say};
 
@@ -30,6 +33,7 @@ pub(crate) fn setup(options: &Options) -> Option<Setup> {
     let programs = options.hooks.programs().map(|(_, program)| runnable(program)).collect();
     let setup = Setup {
         programs,
+        privileged: options.hooks.dns_updown.iter().map(runnable).collect(),
         variables: environment::permitted(options),
         directory: options.process.directory.as_deref().and_then(|d| std::path::absolute(d).ok()),
         temporary: temporary(options),
@@ -123,6 +127,10 @@ pub(crate) enum Script {
     RoutePreDown,
     /// `down`.
     Down(Context),
+    /// `dns-updown`, before `up`.
+    DnsUp,
+    /// `dns-updown`, before the device is closed.
+    DnsDown,
 }
 
 /// `script_context`.
@@ -152,17 +160,20 @@ impl Script {
             Self::RouteUp => "route-up",
             Self::RoutePreDown => "route-pre-down",
             Self::Down(_) => "down",
+            Self::DnsUp => "dns-up",
+            Self::DnsDown => "dns-down",
         }
     }
 
     /// Returns the call of plugins for the same purpose.
-    fn plugin_call(self) -> Kind {
+    fn plugin_call(self) -> Option<Kind> {
         match self {
-            Self::IpChange => Kind::IpChange,
-            Self::Up(_) => Kind::Up,
-            Self::RouteUp => Kind::RouteUp,
-            Self::RoutePreDown => Kind::RoutePredown,
-            Self::Down(_) => Kind::Down,
+            Self::IpChange => Some(Kind::IpChange),
+            Self::Up(_) => Some(Kind::Up),
+            Self::RouteUp => Some(Kind::RouteUp),
+            Self::RoutePreDown => Some(Kind::RoutePredown),
+            Self::Down(_) => Some(Kind::Down),
+            Self::DnsUp | Self::DnsDown => None,
         }
     }
 
@@ -173,6 +184,7 @@ impl Script {
             Self::Up(_) | Self::Down(_) => "--up/--down",
             Self::RouteUp => "--route-up",
             Self::RoutePreDown => "--route-pre-down",
+            Self::DnsUp | Self::DnsDown => "--dns-updown",
         }
     }
 
@@ -184,8 +196,17 @@ impl Script {
         if finished.status.is_success() {
             return Ok(());
         }
-        let text =
-            format!("WARNING: Failed running command ({}): {}", self.option(), finished.status);
+        let text = match (self, &finished.status) {
+            (Self::DnsUp, ExitStatus::Code(code)) => {
+                format!("WARNING: dns up command exited with status {code}")
+            }
+            (Self::DnsDown, ExitStatus::Code(code)) => {
+                format!("WARNING: dns down command exited with status {code}")
+            }
+            (_, status) => {
+                format!("WARNING: Failed running command ({}): {status}", self.option())
+            }
+        };
         // Without `up` the tunnel would not be what the operator wants.
         if matches!(self, Self::Up(_) | Self::Down(_)) {
             return Err(Fault::environment(text));
@@ -211,6 +232,10 @@ pub(crate) struct Scripts {
     leaves_routes: bool,
     /// The plugins, which are called before the programs.
     plugins: Option<Plugins>,
+    /// The DNS settings for `dns-updown`.
+    dns: Environment,
+    /// Whether `dns-updown` has applied settings.
+    dns_applied: bool,
 }
 
 impl Scripts {
@@ -236,6 +261,8 @@ impl Scripts {
             redirected: None,
             leaves_routes: options.routes.noexec,
             plugins,
+            dns: Environment::default(),
+            dns_applied: false,
         }
     }
 
@@ -254,6 +281,12 @@ impl Scripts {
     /// Forgets the variables of a session that has ended.
     pub(crate) fn forget(&mut self) {
         self.environment.clone_from(&self.configured);
+    }
+
+    /// Returns whether `dns-updown` gets other settings with this tunnel.
+    pub(crate) fn changes_dns(&self, tunnel: &TunnelConfig) -> bool {
+        let dns = self.options.routes.dns.merged(&tunnel.dns);
+        self.options.hooks.dns_updown.is_some() && self.dns != Environment::of_dns(&dns)
     }
 
     /// Returns whether `down` runs before the device is closed.
@@ -301,7 +334,14 @@ impl Scripts {
             vpn6: tunnel.gateway6.or(routes.gateway6).or(far6),
             net4: None,
         };
-        self.environment.dns(&routes.dns.merged(&tunnel.dns));
+        let dns = routes.dns.merged(&tunnel.dns);
+        if self.options.hooks.dns_updown.is_some() {
+            // Other programs need not know what this one does.
+            self.dns = Environment::of_dns(&dns);
+            self.environment.foreign_options(&dns);
+        } else {
+            self.environment.dns(&dns);
+        }
         for (name, value) in &tunnel.environment {
             self.environment.set(name, value);
         }
@@ -396,7 +436,7 @@ impl Scripts {
                     self.environment.set("redirect_gateway", u8::from(redirected));
                 }
             }
-            Script::IpChange => {}
+            Script::IpChange | Script::DnsUp | Script::DnsDown => {}
         }
     }
 
@@ -417,9 +457,10 @@ impl Scripts {
             Script::RoutePreDown => {
                 (&hooks.route_pre_down, self.arguments.words(Context::Init.name()))
             }
+            Script::DnsUp | Script::DnsDown => (&hooks.dns_updown, Vec::new()),
         };
         let program = program.clone();
-        let kind = script.plugin_call();
+        let Some(kind) = script.plugin_call() else { return self.start_dns(script, &program?) };
         let plugins = self.plugins.clone().filter(|plugins| plugins.wants(kind));
         // Plugins get the address in another form than programs, as in openvpn.
         let words = match (script, self.remote) {
@@ -439,6 +480,30 @@ impl Scripts {
                 None => Finished { status: ExitStatus::Code(0), files: Vec::new() },
             }
         }))
+    }
+
+    /// Starts `dns-updown`, if there are DNS settings to apply or to undo.
+    fn start_dns(&mut self, script: Script, program: &config::Program) -> Option<Running> {
+        let wanted = script == Script::DnsUp;
+        if self.dns_applied == wanted || self.dns == Environment::default() {
+            return None;
+        }
+        self.dns_applied = wanted;
+        let mut env = self.dns.clone();
+        env.set("dev", self.arguments.device());
+        env.set("script_type", script.kind());
+        let mut call = self.program(script, program, Vec::new());
+        if let Some(call) = &mut call {
+            call.env = env.pairs();
+            // As in openvpn, where another process then runs the program.
+            if self.options.process.user.is_some() {
+                let line = |(name, value): (String, String)| format!("{name}={value}\n");
+                let lines: String = call.env.drain(..).map(line).collect();
+                let content = Zeroizing::new(lines.into_bytes());
+                call.files = vec![ScratchFile::variable("dns_vars_file", Some(content))];
+            }
+        }
+        Some(run(call))
     }
 
     /// Returns the call of a program; `None` if programs may not run.
@@ -523,6 +588,10 @@ mod tests {
         let mut forbids = options.clone();
         forbids.script_security = 1;
         assert_eq!(setup(&forbids), None);
+        let mut applies = options.clone();
+        applies.hooks.dns_updown = applies.hooks.down.clone();
+        assert_eq!(given.privileged, [].into());
+        assert_eq!(setup(&applies).unwrap().privileged, [program("/bin/no-such", &[])].into());
         let mut none = options;
         none.hooks = config::Hooks::default();
         assert_eq!(setup(&none), None);

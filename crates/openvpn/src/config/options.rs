@@ -544,6 +544,6 @@ pub struct Routes {
     pub noexec: bool,
     /// `dhcp-option` and `dns` of this end's configuration.
     pub dns: DnsOptions,
-    /// `dns-updown`: whether DNS settings are applied, or `None` if not configured.
+    /// `dns-updown`: whether this program itself applies DNS settings, or `None` if not configured.
     pub apply_dns: Option<bool>,
 }

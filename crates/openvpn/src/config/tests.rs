@@ -258,7 +258,7 @@ fn errors_name_file_line_directive_and_remedy() {
         ("duplicate-cn\n", "for servers"),
         ("cryptoapicert x\n", "Windows"),
         ("keepalive 10\n", "at least 2 arguments, and has 1"),
-        ("dns-updown /etc/openvpn/dns-updown\n", "dns-updown force"),
+        ("dns-updown \"\"\n", "names no program"),
         ("dns server 1 address vpn.example\n", "not an address"),
         ("dhcp-option DNS nowhere\n", "not an address"),
         ("http-proxy 192.0.2.9 3128\n", "carries TCP only"),
@@ -893,6 +893,11 @@ fn dns_settings_are_read_and_applied_when_asked() {
     assert_eq!(settings.addresses, ["192.0.2.53:53".parse().unwrap()]);
     assert_eq!(client("dns-updown force\n").routes.apply_dns, Some(true));
     assert_eq!(client("dns-updown disable\n").routes.apply_dns, Some(false));
+    let options = client("dns-updown force\ndns-updown \"/bin/dns a 'b c'\"\n");
+    assert_eq!(options.routes.apply_dns, Some(false), "the program does it instead");
+    let program = options.hooks.dns_updown.unwrap();
+    assert_eq!((program.path.as_str(), program.args), ("/bin/dns", vec!["a".into(), "b c".into()]));
+    assert_eq!(client("dns-updown /bin/dns\ndns-updown disable\n").hooks.dns_updown, None);
     let options = client("dhcp-option NTP 192.0.2.1\n");
     assert!(options.warnings.iter().any(|w| w.contains("not about DNS")), "{:?}", options.warnings);
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use nix::libc;
 use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
+use nix::unistd::{Gid, Pid, Uid, geteuid};
 use tokio::net::unix::pipe::Receiver;
 use tokio::process::Child;
 use tokio::sync::{mpsc, oneshot};
@@ -22,6 +22,23 @@ use super::{ExitStatus, Setup, output};
 
 /// The time for a program's last lines to arrive. A program that it left running may keep the pipe open.
 const LAST_LINES: Duration = Duration::from_millis(20);
+
+/// The user and group of a program, if they are not those of the runner.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Identity {
+    pub(super) user: Option<Uid>,
+    pub(super) group: Option<Gid>,
+}
+
+impl Identity {
+    pub(super) fn user(self) -> u32 {
+        self.user.unwrap_or_else(geteuid).as_raw()
+    }
+
+    pub(super) fn group(self) -> Option<u32> {
+        self.group.map(Gid::as_raw)
+    }
+}
 
 /// A running program.
 pub(super) struct Started {
@@ -44,13 +61,17 @@ pub(super) enum StartError {
 ///
 /// # Errors
 /// The directory cannot be written.
-pub(super) fn create_files(call: &PlainCall, setup: &Setup) -> Result<Vec<TemporaryFile>, String> {
+pub(super) fn create_files(
+    call: &PlainCall,
+    setup: &Setup,
+    identity: Option<Identity>,
+) -> Result<Vec<TemporaryFile>, String> {
     let create = |file: &PlainFile| {
         let (directive, folder) = match &setup.export {
             Some(folder) if file.exported => ("tls-export-cert", folder),
             _ => ("tmp-dir", &setup.temporary),
         };
-        TemporaryFile::create(folder, &file.content.0)
+        TemporaryFile::create(folder, &file.content.0, identity)
             .map_err(|e| format!("cannot create a file in {directive} {}: {e}", folder.display()))
     };
     call.files.iter().map(create).collect()
@@ -64,6 +85,7 @@ pub(super) fn start(
     call: &PlainCall,
     files: &[TemporaryFile],
     log: &mpsc::Sender<Event>,
+    identity: Option<Identity>,
 ) -> Result<Started, StartError> {
     let failed = |e: io::Error| match e.raw_os_error() {
         Some(libc::EAGAIN | libc::ENOMEM | libc::EMFILE | libc::ENFILE) => StartError::TooMany,
@@ -83,6 +105,13 @@ pub(super) fn start(
         }
     }
     command.stdin(Stdio::null()).stdout(writer.try_clone().map_err(failed)?).stderr(writer);
+    if let Some(identity) = identity {
+        // With a user, even if it is the same one, the program also loses the supplementary groups.
+        command.uid(identity.user());
+        if let Some(group) = identity.group() {
+            command.gid(group);
+        }
+    }
     // A group of its own, so that the programs that it starts are killed with it.
     command.process_group(0);
     // The spawned command is dropped at once, and with it this process's end of the pipe, so that the pipe has an end.

@@ -19,7 +19,7 @@ use tokio::signal::unix::{self, SignalKind};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::child::{self, StartError};
+use super::child::{self, Identity, StartError};
 use super::protocol::{
     self, Configured, Event, FileContent, MESSAGE_LIMIT, Order, PlainCall, Request,
 };
@@ -240,6 +240,8 @@ struct Runner {
     setup: Setup,
     /// Whether the configured user is in force.
     dropped: bool,
+    /// The configured user and group, if this process keeps its own for the privileged programs.
+    identity: Option<Identity>,
     outgoing: mpsc::Sender<Event>,
     done: mpsc::Sender<(u64, ExitStatus)>,
     queue: VecDeque<(u64, PlainCall)>,
@@ -265,6 +267,7 @@ impl Runner {
         Self {
             setup: Setup::default(),
             dropped: false,
+            identity: None,
             outgoing,
             done,
             queue: VecDeque::new(),
@@ -381,14 +384,16 @@ impl Runner {
     fn start_queued(&mut self) {
         while self.running.len() < self.limit {
             let Some((id, call)) = self.queue.pop_front() else { return };
-            let files = match child::create_files(&call, &self.setup) {
+            let privileged = self.setup.privileged.contains(&call.program);
+            let identity = self.identity.filter(|_| !privileged);
+            let files = match child::create_files(&call, &self.setup, identity) {
                 Ok(files) => files,
                 Err(why) => {
                     self.fail(id, why);
                     continue;
                 }
             };
-            match child::start(&call, &files, &self.outgoing) {
+            match child::start(&call, &files, &self.outgoing, identity) {
                 Ok(started) => {
                     let (stop, stopped) = oneshot::channel();
                     let running = Running { group: started.group(), stop: Some(stop), files };
@@ -457,17 +462,29 @@ impl Runner {
         }
     }
 
-    /// Becomes the configured user, in the configured root directory, for good.
+    /// Becomes the configured user, in the configured root directory, for good. If there are privileged programs, only
+    /// the others become that user.
     fn drop_privileges(&mut self) -> Result<(), String> {
         if std::mem::replace(&mut self.dropped, true) {
             return Ok(());
         }
-        let Setup { user, group, root, .. } = &self.setup;
+        let Setup { user, group, root, privileged, .. } = &self.setup;
         let user = user.as_deref().map(find_user).transpose().map_err(|e| e.to_string())?;
         let group = group.as_deref().map(find_group).transpose().map_err(|e| e.to_string())?;
         let group = group.or(user.map(|(_, own)| own));
         let user = user.map(|(user, _)| user);
-        change_identity(root.as_deref(), group, user).map_err(|e| e.to_string())
+        match (privileged.is_empty(), root) {
+            (true, root) => {
+                change_identity(root.as_deref(), group, user).map_err(|e| e.to_string())
+            }
+            (false, None) => {
+                self.identity = Some(Identity { user, group });
+                Ok(())
+            }
+            (false, Some(_)) => {
+                Err("a privileged program cannot be outside a root directory".into())
+            }
+        }
     }
 
     /// Kills the programs that still run. Their files are removed with this value.

@@ -2,13 +2,14 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use nix::libc;
 use zeroize::Zeroizing;
 
 use super::MAX_FILE;
+use super::child::Identity;
 use super::protocol::{Base64, FileContent};
 use crate::random;
 
@@ -23,18 +24,28 @@ type Stamp = (i64, i64, u64);
 pub(super) struct TemporaryFile {
     path: PathBuf,
     seen: Stamp,
+    /// The user to whom the file belongs, if it is another one than that of this process.
+    owner: Option<u32>,
 }
 
 impl TemporaryFile {
-    /// Creates a file with a name that cannot be guessed.
-    pub(super) fn create(folder: &Path, content: &[u8]) -> io::Result<Self> {
+    /// Creates a file with a name that cannot be guessed, for a program with this identity.
+    pub(super) fn create(
+        folder: &Path,
+        content: &[u8],
+        identity: Option<Identity>,
+    ) -> io::Result<Self> {
         let random: [u8; 16] = random::bytes().map_err(|e| io::Error::other(e.to_string()))?;
         let random: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
         let path = folder.join(format!("openvpn_{random}.tmp"));
         let mut file = OpenOptions::new().write(true).create_new(true).mode(MODE).open(&path)?;
         // From here on, an error removes the file.
-        let mut this = Self { path, seen: (0, 0, 0) };
+        let owner = identity.map(Identity::user);
+        let mut this = Self { path, seen: (0, 0, 0), owner };
         file.write_all(content)?;
+        if let Some(identity) = identity {
+            fchown(&file, Some(identity.user()), identity.group())?;
+        }
         this.seen = stamp(&file);
         Ok(this)
     }
@@ -66,7 +77,10 @@ impl TemporaryFile {
     fn open(&self) -> io::Result<File> {
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
         let file = OpenOptions::new().read(true).custom_flags(flags).open(&self.path)?;
-        if file.metadata()?.is_file() { Ok(file) } else { Err(io::ErrorKind::InvalidData.into()) }
+        let data = file.metadata()?;
+        // In a directory of that user, it could be a hard link to a file of another one.
+        let own = self.owner.is_none_or(|owner| data.uid() == owner);
+        if data.is_file() && own { Ok(file) } else { Err(io::ErrorKind::InvalidData.into()) }
     }
 }
 
@@ -91,19 +105,19 @@ mod tests {
     #[test]
     fn a_file_is_its_owners_alone_and_goes_with_its_value() {
         let folder = tempfile::tempdir().unwrap();
-        let mut file = TemporaryFile::create(folder.path(), b"secret").unwrap();
+        let mut file = TemporaryFile::create(folder.path(), b"secret", None).unwrap();
         let path = file.path().to_owned();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(*file.read().bytes.0, b"secret");
         drop(file);
         assert!(!path.exists());
-        assert!(TemporaryFile::create(&folder.path().join("none"), b"").is_err());
+        assert!(TemporaryFile::create(&folder.path().join("none"), b"", None).is_err());
     }
 
     #[test]
     fn a_change_is_seen_once() {
         let folder = tempfile::tempdir().unwrap();
-        let mut file = TemporaryFile::create(folder.path(), b"").unwrap();
+        let mut file = TemporaryFile::create(folder.path(), b"", None).unwrap();
         assert_eq!(file.changed(), None);
         fs::write(file.path(), "1").unwrap();
         assert_eq!(*file.changed().unwrap().bytes.0, b"1");
@@ -116,7 +130,8 @@ mod tests {
     #[test]
     fn a_long_file_is_cut_and_links_and_pipes_are_not_read() {
         let folder = tempfile::tempdir().unwrap();
-        let mut file = TemporaryFile::create(folder.path(), &vec![b'x'; MAX_FILE + 1]).unwrap();
+        let mut file =
+            TemporaryFile::create(folder.path(), &vec![b'x'; MAX_FILE + 1], None).unwrap();
         let content = file.read();
         assert_eq!((content.bytes.0.len(), content.truncated), (MAX_FILE, true));
         fs::remove_file(file.path()).unwrap();
@@ -124,6 +139,16 @@ mod tests {
         assert!(file.read().bytes.0.is_empty());
         fs::remove_file(file.path()).unwrap();
         nix::unistd::mkfifo(file.path(), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert!(file.read().bytes.0.is_empty());
+    }
+
+    #[test]
+    fn another_users_file_in_its_place_is_not_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut file = TemporaryFile::create(folder.path(), b"own", None).unwrap();
+        file.owner = Some(nix::unistd::geteuid().as_raw());
+        assert_eq!(*file.read().bytes.0, b"own");
+        file.owner = Some(nix::unistd::geteuid().as_raw() + 1);
         assert!(file.read().bytes.0.is_empty());
     }
 }

@@ -11,6 +11,8 @@ use super::Program;
 pub struct Setup {
     /// The programs that may be run.
     pub programs: BTreeSet<Program>,
+    /// The programs among them that keep the privileges of the start.
+    pub privileged: BTreeSet<Program>,
     /// The variables that a call may set.
     pub variables: Variables,
     /// The working directory, as an absolute path; `None` for the one in which the runner was started.

@@ -392,3 +392,32 @@ async fn a_file_may_be_argument_and_variable_and_in_the_directory_for_certificat
     assert_eq!(paths[1].parent(), Some(export.as_path()));
     assert!(paths.iter().all(|path| path.exists()));
 }
+
+#[tokio::test]
+async fn only_privileged_programs_keep_the_privileges() {
+    adit_testbed::needs_root!();
+    let (plain, kept) = ("id -u > \"$0\"; id -G >> \"$0\"", "id -u > \"$0\"");
+    let bed = Bed::new(&[]);
+    // The unprivileged user must reach its file.
+    fs::set_permissions(bed.folder.path(), fs::Permissions::from_mode(0o711)).unwrap();
+    let setup = Setup {
+        programs: [shell(plain), shell(kept)].into(),
+        privileged: [shell(kept)].into(),
+        temporary: bed.folder.path().to_owned(),
+        user: Some("nobody".into()),
+        ..Setup::default()
+    };
+    bed.configure(setup).await;
+    let run = async |script| {
+        let mut call = call(script);
+        call.files = vec![argument()];
+        let finished = bed.run(call).await;
+        assert!(finished.status.is_success(), "{}", finished.status);
+        String::from_utf8(finished.files[0].content()).unwrap()
+    };
+    assert!(run(plain).await.starts_with("0\n"));
+    bed.shared.drop_privileges().await.unwrap();
+    let nobody = nix::unistd::User::from_name("nobody").unwrap().unwrap();
+    assert_eq!(run(plain).await, format!("{}\n{}\n", nobody.uid, nobody.gid));
+    assert_eq!(run(kept).await, "0\n");
+}

@@ -49,6 +49,9 @@ impl Record {
         for own in ["PWD", "OLDPWD", "SHLVL", "_"] {
             variables.remove(own);
         }
+        if let Some(path) = variables.get_mut("dns_vars_file") {
+            path.clear();
+        }
         let kind = variables.get("script_type").cloned().unwrap_or_default();
         Self { kind, arguments, user, folder, variables }
     }
@@ -73,7 +76,8 @@ impl Recorder {
         // A record appears at once, with its number.
         let text = format!(
             "#!/bin/sh\nfolder={0}\nnew=$(mktemp {0}.XXXXXX)\n\
-             {{ echo \"$*\"; id -un; pwd; env; }} > \"$new\"\nchmod 644 \"$new\"\n\
+             {{ echo \"$*\"; id -un; pwd; env; [ -z \"$dns_vars_file\" ] || cat \"$dns_vars_file\"; }} > \"$new\"\n\
+             chmod 644 \"$new\"\n\
              mv \"$new\" \"$folder/$(printf %03d $(ls \"$folder\" | wc -l))\"\n",
             records.display()
         );
@@ -264,6 +268,77 @@ pub(super) fn point_to_point(scenario: &Scenario<'_>) -> Result<String> {
     }
     compare(&all[0], &all[1])?;
     Ok(format!("{} programs", all[1].len()))
+}
+
+/// Returns the executions with what other programs than `dns-updown` learn about DNS, because 2.7 differs from 2.6 in the
+/// rest.
+fn about_dns(records: &[Record]) -> Vec<Record> {
+    let mut records = records.to_vec();
+    for record in records.iter_mut().filter(|record| !record.kind.starts_with("dns-")) {
+        let about_dns = |name: &str| name.starts_with("dns_") || name.starts_with("foreign_");
+        record.variables.retain(|name, _| about_dns(name) || name == "signal");
+    }
+    records
+}
+
+/// `dns-updown` gets the DNS settings before `up`, keeps the privileges of the start, and undoes the settings before the
+/// device is closed. With openvpn 2.7 at the other end, it is also run here, and must do the same.
+pub(super) fn dns_updown(scenario: &Scenario<'_>) -> Result<String> {
+    if matches!(scenario.client, Program::OpenVpn) {
+        return Ok("2.6 does not have it".into());
+    }
+    let recorder = Recorder::new(scenario.folder())?;
+    let newer = "push \"dns server 1 address 10.88.0.1:5353\"\npush \"dns server 2 address 10.88.0.4\"\n\
+                 push \"dns server 1 resolve-domains a.example b.example\"\n\
+                 push \"dns server 1 dnssec optional\"\npush \"dns server 1 transport DoT\"\n\
+                 push \"dns server 1 sni ns.example\"\npush \"dns search-domains corp.example\"\n\
+                 push \"dhcp-option DNS 10.88.0.9\"";
+    let older = "push \"dhcp-option DNS 10.88.0.1\"\npush \"dhcp-option DNS6 fd88::1\"\n\
+                 push \"dhcp-option DOMAIN corp.example\"\npush \"dhcp-option DOMAIN-SEARCH b.example\"\n\
+                 push \"dhcp-option DOMAIN-ROUTE c.example\"\npush \"dhcp-option NTP 10.88.0.9\"";
+    let none = "push \"dhcp-option NTP 10.88.0.9\"";
+    let mut count = 0;
+    for (pushes, lines) in
+        [(newer, "user nobody\ngroup nogroup"), (newer, ""), (older, ""), (none, "")]
+    {
+        let mut configs = scenario.configs();
+        configs.server(pushes);
+        configs.client(&format!("script-security 2\n{lines}"));
+        // 2.7 takes the whole of it for a path.
+        configs.client(&format!("dns-updown {}", recorder.program.display()));
+        for option in ["up", "down", "route-pre-down"] {
+            configs.client(&recorder.line(option));
+        }
+        let mut all = Vec::new();
+        for program in [scenario.client, scenario.server] {
+            if matches!(program, Program::Adit(_)) || program.label() == "sid" {
+                all.push(lifetime(scenario, &configs, &recorder, program)?);
+            }
+        }
+        let [of_adit, others @ ..] = all.as_slice() else { return Err("no records".into()) };
+        for of_openvpn in others {
+            compare(&about_dns(of_openvpn), &about_dns(of_adit))?;
+        }
+        let mut expected = vec!["up", "route-pre-down", "down"];
+        if pushes != none {
+            expected =
+                vec!["dns-up", "up", "dns-down", "dns-up", "dns-down", "route-pre-down", "down"];
+        }
+        let kinds: Vec<&str> = of_adit.iter().map(|record| record.kind.as_str()).collect();
+        ensure(kinds == expected, || format!("other programs: {:#?}", summaries(of_adit)))?;
+        for record in of_adit.iter().filter(|record| record.kind.starts_with("dns-")) {
+            ensure(record.user == "root", || format!("as {}: {}", record.user, record.summary()))?;
+            let value = |name: &str| record.variables.get(name).map_or("", String::as_str);
+            ensure(
+                value("dns_server_1_address_1") == "10.88.0.1"
+                    && value("dns_search_domain_1") == "corp.example"
+                    && value("dev") == "tun0",
+                || format!("other settings: {:?}", record.variables),
+            )?;
+        }
+        count += of_adit.len();
+    }
+    Ok(format!("{count} programs"))
 }
 
 /// The programs of a server's device.

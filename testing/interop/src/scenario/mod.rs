@@ -275,6 +275,7 @@ const SCENARIOS: &[(&str, &[Roles], ScenarioFn)] = &[
     ("hooks/no-exec", ADIT_CLIENT, hooks::no_exec),
     ("hooks/over-ipv6", ADIT_CLIENT, hooks::over_ipv6),
     ("hooks/point-to-point", ADIT_CLIENT, hooks::point_to_point),
+    ("hooks/dns-updown", ADIT_CLIENT, hooks::dns_updown),
     ("hooks/server", ADIT_SERVES, hooks::server),
     ("hooks/failures", ADIT_CLIENT, hooks::failures),
     ("hooks/endless", ADIT_CLIENT, hooks::endless),
@@ -336,6 +337,7 @@ pub fn versions(adit: &Program, other: &Program, suite: &str) -> Vec<Test> {
         ("auth-failed-temporary", ADIT_CLIENT, admin::auth_failed_temporary),
         ("fingerprints-instead-of-an-authority", ALL, admin::fingerprints),
         ("epochs", ALL, formats::epochs),
+        ("hooks/dns-updown", ADIT_CLIENT, hooks::dns_updown),
         ("cbc-by-name", ALL, formats::cbc_by_name),
     ];
     let older: &[(&str, &[Roles], ScenarioFn)] = &[

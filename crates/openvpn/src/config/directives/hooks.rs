@@ -24,6 +24,10 @@ pub(super) const TABLE: &[Spec] = &[
         .doc("A program to run when the device has its addresses."),
     one("down", CMD, Field::Program(|raw| &mut raw.options.hooks.down))
         .doc("A program to run after the device is closed."),
+    used("dns-updown", "\"COMMAND [ARGUMENT ...]\"|force|disable", 1..=1, dns_updown).doc(
+        "How DNS settings are applied: by a program, by adit itself (force), or not at all; without it they are \
+         logged.",
+    ),
     flag("down-pre", |raw| &mut raw.options.hooks.down_pre)
         .doc("Runs down before the device is closed."),
     flag("up-delay", |raw| &mut raw.options.hooks.up_delay)
@@ -52,6 +56,18 @@ pub(super) const TABLE: &[Spec] = &[
     one("tmp-dir", "DIRECTORY", Path(|raw| &mut raw.options.hooks.temporary))
         .doc("The directory for files that are exchanged with programs (/tmp)."),
 ];
+
+/// Parses `dns-updown`, of which the last one is in force.
+fn dns_updown(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
+    let (apply, program) = match d.arg(0) {
+        "force" => (true, None),
+        "disable" => (false, None),
+        _ => (false, Some(program(d)?)),
+    };
+    raw.options.routes.apply_dns = Some(apply);
+    raw.options.hooks.dns_updown = program;
+    Ok(())
+}
 
 /// Stores a directive's program. As in openvpn, the last one is in force.
 pub(super) fn set(

@@ -143,21 +143,6 @@ pub(super) const TABLE: &[Spec] = &[
     used("dhcp-option", "TYPE [VALUE]", 1..=usize::MAX, dns)
         .doc("DNS servers and domains, in the older form."),
     used("dns", DNS, 1..=usize::MAX, dns).doc("DNS servers and domains."),
-    used("dns-updown", "force|disable", 1..=1, |raw, d| {
-        raw.options.routes.apply_dns = match d.arg(0) {
-            "force" => Some(true),
-            "disable" => Some(false),
-            _ => {
-                return Err(d.error(
-                    "commands are not run for DNS",
-                    "write dns-updown force, which applies DNS settings without a command, or \
-                     dns-updown disable",
-                ));
-            }
-        };
-        Ok(())
-    })
-    .doc("Whether DNS settings are applied; without it they are logged."),
     used("tun-mtu", "BYTES [TOLD]", 1..=2, |raw, d| {
         raw.options.session.tun_mtu = d.number(0, 100..=65_535)?;
         raw.options.session.occ_mtu = d.get(1).map(|_| d.number(1, 100..=65_535)).transpose()?;

@@ -36,6 +36,8 @@ pub struct Hooks {
     pub route_pre_down: Option<Program>,
     /// `ipchange`.
     pub ip_change: Option<Program>,
+    /// `dns-updown COMMAND`: run instead of applying DNS settings, with the privileges of the start.
+    pub dns_updown: Option<Program>,
     /// `tls-verify`.
     pub tls_verify: Option<Program>,
     /// `tls-export-cert`: the directory for the certificate that `tls-verify` checks.
@@ -86,6 +88,7 @@ impl Hooks {
             ("route-up", self.route_up.as_ref()),
             ("route-pre-down", self.route_pre_down.as_ref()),
             ("ipchange", self.ip_change.as_ref()),
+            ("dns-updown", self.dns_updown.as_ref()),
             ("tls-verify", self.tls_verify.as_ref()),
             ("auth-user-pass-verify", password),
             ("client-connect", self.client_connect.as_ref()),
