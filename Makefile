@@ -24,6 +24,7 @@ setup:
 	@scripts/pgbouncer.sh
 	@scripts/plugins.sh
 	@scripts/softhsm.sh
+	@scripts/frontends.sh
 
 # Lists what is missing, and installs nothing.
 deps:

@@ -8,6 +8,7 @@ mod faults;
 mod files;
 mod filter;
 mod formats;
+mod frontends;
 mod hooks;
 mod host;
 mod laptop;
@@ -280,6 +281,23 @@ const SCENARIOS: &[(&str, &[Roles], ScenarioFn)] = &[
     ("hooks/failures", ADIT_CLIENT, hooks::failures),
     ("hooks/endless", ADIT_CLIENT, hooks::endless),
     ("hooks/update-resolv-conf", ADIT_CLIENT, hooks::update_resolv_conf),
+    ("units/server-and-client", ALL, frontends::units::server_and_client),
+    ("units/systemd", ADIT_SERVER, frontends::units::under_systemd),
+    ("units/daemon", ADIT_SERVES, frontends::units::daemon),
+    ("network-manager/certificate", ADIT_CLIENT, frontends::network_manager::certificate),
+    (
+        "network-manager/certificate-and-password",
+        ADIT_CLIENT,
+        frontends::network_manager::certificate_and_password,
+    ),
+    ("network-manager/password", ADIT_CLIENT, frontends::network_manager::password),
+    ("network-manager/ipv6", ADIT_CLIENT, frontends::network_manager::ipv6),
+    ("resolvers/update-resolv-conf", ADIT_CLIENT, frontends::resolvers::update_resolv_conf),
+    (
+        "resolvers/update-systemd-resolved",
+        ADIT_CLIENT,
+        frontends::resolvers::update_systemd_resolved,
+    ),
     ("fault/tcp-slow-unauthenticated", ADIT_SERVES, streams::slow_unauthenticated),
     ("fault/tcp-no-descriptors", ADIT_SERVES, streams::no_descriptors),
     ("fault/tcp-other-protocols", ADIT_SERVES, streams::other_protocols),
