@@ -10,7 +10,7 @@ use adit_openvpn::keys::Role;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::connect::WANTED;
-use super::peer::Live;
+use super::peer::{Attempt, Live};
 use super::record::{Content, FIRST_KIND, Record};
 use super::relayed_links::Relayed;
 use super::{Endpoint, NO_UDP, Node, NodeEvent, Out, RETRY};
@@ -26,6 +26,10 @@ const LOST: Duration = Duration::from_secs(10);
 /// The keepalive times of sessions with relays. A restarted relay knows no addresses, so its neighbours must notice the restart soon.
 const RELAY_KEEPALIVE: Keepalive =
     Keepalive { interval: Duration::from_secs(5), timeout: Duration::from_secs(16) };
+
+/// How long a node waits for a member that tests paths to it without a session. After that time, it begins a session itself: the member
+/// does not know that this node has restarted.
+const FORGOTTEN: Duration = Duration::from_secs(1);
 
 /// The kinds of roster records.
 const SYNC_KINDS: std::ops::RangeInclusive<u8> = 16..=18;
@@ -449,9 +453,22 @@ impl Node {
             }
             Content::Path(bytes) => {
                 self.add_peer(now, from, out);
+                self.restore_session(now, &from);
                 let input = path::Input::Record { from, via: Some(relay), bytes: &bytes };
                 self.finder_input(now, &from, input, out);
             }
+        }
+    }
+
+    /// Schedules an attempt to reach a member that tests paths to this node, unless the member begins a session first. If it has an old one,
+    /// the paths answer, so only a new session shows that nothing it sends there arrives.
+    fn restore_session(&mut self, now: Instant, key: &KeyHash) {
+        if let Some(peer) = self.peers.get_mut(key)
+            && peer.session.is_none()
+            && peer.attempt.is_none()
+        {
+            peer.wanted_until = peer.wanted_until.max(now + WANTED);
+            peer.attempt = Some(Attempt { until: now + FORGOTTEN, ..Attempt::default() });
         }
     }
 

@@ -1,6 +1,7 @@
 //! Tests of twenty nodes that come and go.
 
 use adit_engine::Random;
+use adit_mesh::node::RouteKind;
 use adit_mesh::roster::{Action, Revocation};
 use adit_mesh::token::Terms;
 use adit_sim::NatBehaviour;
@@ -57,6 +58,21 @@ fn all_have_the_same_roster_and_reach_each_other() {
             w.explain(from, to);
         }
         assert!(took.is_some(), "{from} -> {to}: {:?}", w.route(from, to));
+    }
+}
+
+#[test]
+fn a_member_with_an_old_session_reaches_a_restarted_node_soon() {
+    let mut w = mesh(1, NODES);
+    w.pings = true;
+    for (from, to) in (2..10).map(|from| (from, 2 + (from + 5) % (NODES - 2))) {
+        assert!(w.ping(from, to, SECOND * 5).is_some(), "{from} -> {to}");
+        let changes = w.kill(to);
+        w.run_for(SECOND);
+        w.start(to, changes);
+        assert_ne!(w.route(from, to), RouteKind::None, "the session outlives the restart");
+        let again = w.ping(from, to, SECOND * 60).expect("no packet arrives");
+        assert!(again < SECOND * 6, "{from} -> {to}: {again:?}");
     }
 }
 
