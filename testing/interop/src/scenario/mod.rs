@@ -222,6 +222,8 @@ const SCENARIOS: &[(&str, &[Roles], ScenarioFn)] = &[
     ("tokens/client", ADIT_CLIENT, tokens::client),
     ("tokens/server", ADIT_SERVER, tokens::server),
     ("tokens/unprivileged", ADIT_SERVES, tokens::unprivileged),
+    ("tokens/blocks", ADIT_SERVES, tokens::blocks),
+    ("tokens/connect", ADIT_CLIENT, tokens::connect),
     ("tokens/management", ADIT_CLIENT, tokens::management),
     ("tokens/crash", ADIT_CLIENT, tokens::crash),
     ("p2p/static-key-udp4", ALL, p2p::static4),

@@ -260,6 +260,60 @@ pub(super) fn unprivileged(scenario: &Scenario<'_>) -> Result<String> {
     Ok(String::new())
 }
 
+/// The server's token blocks: handshakes fail, traffic of other clients goes on, and all works again with the token.
+pub(super) fn blocks(scenario: &Scenario<'_>) -> Result<String> {
+    let setup = Setup::new(scenario, "blocks", Holder::Server, PkiTool::OpenSslEc)?;
+    let Some(mut setup) = setup else { return Ok("SKIPPED".into()) };
+    let pair = Pair::new()?;
+    let id = setup.id(scenario.server, &pair.server)?;
+    let pin = setup.folder.join("pin");
+    fs::write(&pin, PIN)?;
+    let module = setup.store.faulty_module()?;
+    setup.add_module(&module);
+    setup.add(&format!("pkcs11-id '{id}'\naskpass {}\nduplicate-cn", pin.display()));
+    setup.configs.client("hand-window 8\nconnect-retry 1 1");
+    let mut server = setup.start(Holder::Server, scenario.server, &pair.server)?;
+    server.wait_for(READY, SETUP_LIMIT)?;
+    let mut first = setup.start(Holder::Client, scenario.client, &pair.client)?;
+    first
+        .wait_for(READY, SETUP_LIMIT)
+        .map_err(|e| format!("{e}\n{}", server.failure("meanwhile")))?;
+    setup.store.fault("block", true)?;
+    setup.configs.client = setup.configs.client.replace("dev tun", "dev tun1");
+    let mut second = setup.start(Holder::Client, scenario.client, &pair.client)?;
+    let to = inner_addrs(&pair.server)?.v4;
+    ensure(ping(&pair.client, to, 56, 4)? == 4, || "pings are lost".to_owned())?;
+    server.wait_for("no signature: the token did not answer within 10 s", SETUP_LIMIT)?;
+    ensure(second.count(READY) == 0, || second.failure("it is connected").0)?;
+    setup.store.fault("block", false)?;
+    second
+        .wait_for(READY, SETUP_LIMIT)
+        .map_err(|e| format!("{e}\n{}", server.failure("meanwhile")))?;
+    ensure(first.count("Restart pause") == 0, || first.failure("it connected again").0)?;
+    Ok(String::new())
+}
+
+/// `adit connect` uses a token too.
+pub(super) fn connect(scenario: &Scenario<'_>) -> Result<String> {
+    let Program::Adit(adit) = scenario.client else { return Ok("adit alone".into()) };
+    let setup = Setup::new(scenario, "connect", Holder::Client, PkiTool::OpenSslEc)?;
+    let Some(mut setup) = setup else { return Ok("SKIPPED".into()) };
+    let pair = Pair::new()?;
+    let id = setup.id(scenario.client, &pair.client)?;
+    let pin = setup.folder.join("pin");
+    fs::write(&pin, PIN)?;
+    setup.add_module(&setup.store.module());
+    setup.add(&format!("pkcs11-id '{id}'\naskpass {}", pin.display()));
+    let mut server = setup.start(Holder::Server, scenario.server, &pair.server)?;
+    server.wait_for(READY, SETUP_LIMIT)?;
+    let profile = setup.folder.join("profile.ovpn");
+    fs::write(&profile, &setup.configs.client)?;
+    let mut command = pair.client.command(&text(adit));
+    command.args(["connect", "--check"]).arg(&profile).env(CONFIG, setup.store.config());
+    output(command).map_err(|e| format!("{e}\n{}", server.failure("meanwhile")))?;
+    Ok(String::new())
+}
+
 /// The management client chooses the certificate and enters the PIN, in the same conversation as with openvpn.
 pub(super) fn management(scenario: &Scenario<'_>) -> Result<String> {
     let setup = Setup::new(scenario, "chosen", Holder::Client, PkiTool::OpenSslEc)?;
