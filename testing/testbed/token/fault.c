@@ -6,7 +6,7 @@
 //     final-try   a further wrong PIN would lock the token
 //     locked      the PIN is locked
 //     keypad      the token has its own keypad, on which the PIN in the file is entered
-//     always      the key claims to need the PIN for each signature
+//     always      the key needs the PIN for each signature, and the data in parts
 // Each login is a line in the file "logins": the kind of user, and the PIN.
 
 #include <dlfcn.h>
@@ -18,6 +18,9 @@
 #include "pkcs11.h"
 
 static struct list list, *real;
+static int authenticated;
+static unsigned char parts[4096];
+static ulong parts_length;
 
 static int is(const char *name) {
     char path[4096];
@@ -67,6 +70,10 @@ static ulong login(ulong session, ulong user, char *pin, ulong length) {
         if (file) fclose(file);
         pin = typed;
     }
+    if (user == CKU_CONTEXT_SPECIFIC) {
+        authenticated = length == 4 && !memcmp(pin, "1234", 4);
+        return 0;
+    }
     return ((ulong(*)(ulong, ulong, char *, ulong))real->call[LOGIN])(session, user, pin, length);
 }
 
@@ -89,6 +96,18 @@ static ulong sign(ulong session, void *data, ulong length, void *signature, ulon
         session, data, length, signature, signed_length);
 }
 
+static ulong sign_update(ulong session, unsigned char *data, ulong length) {
+    if (!authenticated) return CKR_USER_NOT_LOGGED_IN;
+    parts_length = length < sizeof parts ? length : sizeof parts;
+    memcpy(parts, data, parts_length);
+    return 0;
+}
+
+static ulong sign_final(ulong session, void *signature, ulong *length) {
+    if (signature) authenticated = 0;
+    return sign(session, parts, parts_length, signature, length);
+}
+
 ulong C_GetFunctionList(struct list **result) {
     void *module = dlopen(MODULE, RTLD_NOW);
     ulong (*get)(struct list **) = module ? (ulong(*)(struct list **))dlsym(module, "C_GetFunctionList") : NULL;
@@ -100,6 +119,8 @@ ulong C_GetFunctionList(struct list **result) {
     list.call[LOGIN] = login;
     list.call[GET_ATTRIBUTE_VALUE] = attributes;
     list.call[SIGN] = sign;
+    list.call[SIGN_UPDATE] = sign_update;
+    list.call[SIGN_FINAL] = sign_final;
     *result = &list;
     return 0;
 }

@@ -28,8 +28,7 @@ pub(super) struct Modules {
     certificates: Vec<Certificate>,
     /// The tokens with an open session, which keeps them logged in.
     open: HashMap<TokenRef, OpenToken>,
-    /// The token and the id of the key to use.
-    key: Option<(TokenRef, Vec<u8>)>,
+    key: Option<Key>,
     /// The time after which a token must be logged in to again.
     pin_cache: Option<Duration>,
 }
@@ -37,6 +36,15 @@ pub(super) struct Modules {
 struct Module {
     context: Pkcs11,
     file: ModuleFile,
+}
+
+/// The key to use.
+#[derive(Clone)]
+struct Key {
+    token: TokenRef,
+    id: Vec<u8>,
+    /// Whether it requires the PIN for each signature.
+    always: bool,
 }
 
 /// A token with an open session.
@@ -48,6 +56,8 @@ struct OpenToken {
     since: Option<Instant>,
     /// Whether a key was used since then. Each login is good for one signature, however short the time is.
     used: bool,
+    /// The PIN, for a key that requires it with each signature. `None` for a keypad, and for other keys.
+    pin: Option<AuthPin>,
 }
 
 /// The reason why a token cannot be used.
@@ -261,11 +271,14 @@ impl Modules {
         if pin.is_some() && !by_hand && info.user_pin_final_try() {
             return Ok(Reply::LastTry);
         }
+        // Until the key is known, it may be one that requires the PIN each time.
+        let keeps_pin = self.key.as_ref().is_none_or(|key| key.always);
         let open = self.open_token(token, &context, slot, &info)?;
         let pin = pin.map(|Pin(text)| AuthPin::from(text.as_str().to_owned()));
         match open.session.login(UserType::User, pin.as_ref()) {
             Ok(()) | Err(Error::Pkcs11(RvError::UserAlreadyLoggedIn, _)) => {
                 (open.since, open.used) = (Some(Instant::now()), false);
+                open.pin = pin.filter(|_| keeps_pin);
                 Ok(Reply::Done)
             }
             Err(Error::Pkcs11(code, function)) => match code {
@@ -292,58 +305,58 @@ impl Modules {
     /// Uses the key with this id from now on.
     pub(super) fn choose(&mut self, token: TokenRef, id: Vec<u8>) -> Reply {
         match self.try_choose(&token, &id) {
-            Ok(mechanisms) => {
-                self.key = Some((token, id));
+            Ok((mechanisms, always)) => {
+                for (_, open) in
+                    self.open.iter_mut().filter(|(other, _)| !always || **other != token)
+                {
+                    open.pin = None;
+                }
+                self.key = Some(Key { token, id, always });
                 Reply::Ready(mechanisms)
             }
             Err(stop) => stop.reply(&token),
         }
     }
 
-    fn try_choose(&mut self, token: &TokenRef, id: &[u8]) -> Result<Mechanisms, Stop> {
+    fn try_choose(&mut self, token: &TokenRef, id: &[u8]) -> Result<(Mechanisms, bool), Stop> {
         let (context, slot, _) = self.find(token)?;
         let open = self.ready(token)?;
         let key = private_key(&open.session, id)?;
         let attributes = open.session.get_attributes(key, &[AttributeType::AlwaysAuthenticate])?;
-        if attributes.contains(&Attribute::AlwaysAuthenticate(true)) {
-            return Err(Stop::Failed(
-                "the key requires the PIN for each signature (CKA_ALWAYS_AUTHENTICATE), which is not supported: use \
-                 another key on the token, such as that for authentication"
-                    .into(),
-            ));
-        }
+        let always = attributes.contains(&Attribute::AlwaysAuthenticate(true));
         let all = context.get_mechanism_list(slot)?;
         let has = |mechanism| all.contains(&mechanism);
-        Ok(Mechanisms {
+        let mechanisms = Mechanisms {
             ecdsa: has(MechanismType::ECDSA),
             rsa_pkcs: has(MechanismType::RSA_PKCS),
             rsa_pss: has(MechanismType::RSA_PKCS_PSS),
             rsa_raw: has(MechanismType::RSA_X_509),
-        })
+        };
+        Ok((mechanisms, always))
     }
 
     /// Signs with the key in use. A token that was removed and is there again gets a new session.
     pub(super) fn sign(&mut self, mechanism: Mechanism, data: &[u8]) -> Reply {
-        let Some((token, id)) = self.key.clone() else {
+        let Some(key) = self.key.clone() else {
             return Reply::Failed("token host: no key is in use".into());
         };
         let mut again = true;
         loop {
-            let signed = self.ready(&token).and_then(|open| sign(open, &id, mechanism, data));
+            let signed = self.ready(&key.token).and_then(|open| sign(open, &key, mechanism, data));
             match signed {
                 Ok(signature) => {
-                    if let Some(open) = self.open.get_mut(&token) {
+                    if let Some(open) = self.open.get_mut(&key.token) {
                         open.used = true;
                     }
                     return Reply::Signed(signature);
                 }
                 Err(Stop::Lost) => {
-                    self.open.remove(&token);
+                    self.open.remove(&key.token);
                     if !std::mem::take(&mut again) {
                         return Reply::Missing;
                     }
                 }
-                Err(stop) => return stop.reply(&token),
+                Err(stop) => return stop.reply(&key.token),
             }
         }
     }
@@ -394,7 +407,7 @@ impl Modules {
             }
             let session = context.open_ro_session(slot)?;
             let login = info.login_required();
-            let open = OpenToken { session, login, since: None, used: false };
+            let open = OpenToken { session, login, since: None, used: false, pin: None };
             self.open.insert(token.clone(), open);
         }
         self.open.get_mut(token).ok_or(Stop::Missing)
@@ -433,7 +446,7 @@ fn private_key(session: &Session, id: &[u8]) -> Result<ObjectHandle, Stop> {
     })
 }
 
-fn sign(open: &OpenToken, id: &[u8], mechanism: Mechanism, data: &[u8]) -> Result<Vec<u8>, Stop> {
+fn sign(open: &OpenToken, key: &Key, mechanism: Mechanism, data: &[u8]) -> Result<Vec<u8>, Stop> {
     let call = match mechanism {
         Mechanism::Ecdsa => Call::Ecdsa,
         Mechanism::RsaPkcs => Call::RsaPkcs,
@@ -448,8 +461,17 @@ fn sign(open: &OpenToken, id: &[u8], mechanism: Mechanism, data: &[u8]) -> Resul
             Call::RsaPkcsPss(PkcsPssParams { hash_alg, mgf, s_len })
         }
     };
-    let key = private_key(&open.session, id)?;
-    let signature = open.session.sign(&call, key, data)?;
+    let session = &open.session;
+    let handle = private_key(session, &key.id)?;
+    let signature = if key.always {
+        // The login must be between the beginning of the operation and the signature.
+        session.sign_init(&call, handle)?;
+        session.login(UserType::ContextSpecific, open.pin.as_ref())?;
+        session.sign_update(data)?;
+        session.sign_final()?
+    } else {
+        session.sign(&call, handle, data)?
+    };
     if signature.len() > MAX_SIGNATURE {
         return Err(Stop::Failed(format!("it made a signature of {} bytes", signature.len())));
     }

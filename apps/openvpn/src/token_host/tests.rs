@@ -313,17 +313,20 @@ fn a_keypad_takes_the_pin_itself() {
 }
 
 #[test]
-fn a_key_that_needs_the_pin_for_each_signature_is_refused() {
-    let Some(fixture) = Fixture::new("a_key_that_needs_the_pin_for_each_signature_is_refused")
-    else {
-        return;
-    };
+fn a_key_may_need_the_pin_for_each_signature() {
+    let Some(fixture) = Fixture::new("a_key_may_need_the_pin_for_each_signature") else { return };
     fixture.begin("always");
     let tokens = fixture.faulty();
-    let (seen, certificate) = found(&tokens, 2);
-    assert_eq!(tokens.login(&seen.token, pin(), true), Ok(Login::Done));
-    let fault = TokenKey::new(&tokens, &certificate, PinSource::default()).unwrap_err();
-    assert!(fault.to_string().contains("CKA_ALWAYS_AUTHENTICATE"), "{fault}");
+    let key = key(&tokens, 2, with_file());
+    signs(&key);
+    signs(&key);
+    assert_eq!(fixture.store.logins(), ["1 1234", "2 1234", "2 1234"]);
+    // The PIN is entered again for a token that was removed, and kept again.
+    fixture.begin("gone");
+    refused(&key, "is not there");
+    fixture.end("gone");
+    signs(&key);
+    assert_eq!(fixture.store.logins()[3..], ["1 1234", "2 1234"]);
 }
 
 #[test]
