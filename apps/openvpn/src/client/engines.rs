@@ -3,7 +3,10 @@
 use adit_engine::{Engine, Instant, UnixTime};
 use adit_openvpn::client::{ClientConfig, ClientEngine, ClientEvent};
 use adit_openvpn::data_format::{OpenVpn, Outbox};
+use adit_openvpn::negotiate::ControlMessage;
 use adit_openvpn::p2p::{PeerConfig, PeerEngine, StaticConfig, StaticEngine};
+
+use super::ClientCommand;
 
 /// The engines that a [`super::Client`] drives.
 #[derive(Clone)]
@@ -53,10 +56,14 @@ pub(super) trait DrivenEngine: Engine<Event = ClientEvent, Format = OpenVpn> {
     fn path_changed(&mut self, now: Instant, stale: bool, out: &mut Out);
     /// Ends the engine for good.
     fn shutdown(&mut self, now: Instant, out: &mut Out);
+    /// Carries out a command, if the engine knows passwords.
+    fn command(&mut self, now: Instant, command: ClientCommand, out: &mut Out) {
+        let _ = (now, command, out);
+    }
 }
 
 macro_rules! drives {
-    ($($engine:ty),*) => {$(
+    ($($engine:ty { $($more:item)* })*) => {$(
         impl DrivenEngine for $engine {
             fn set_unix_time(&mut self, now: Instant, unix_time: UnixTime) {
                 self.set_unix_time(now, unix_time);
@@ -73,8 +80,27 @@ macro_rules! drives {
             fn shutdown(&mut self, now: Instant, out: &mut Out) {
                 self.shutdown(now, out);
             }
+
+            $($more)*
         }
     )*};
 }
 
-drives!(ClientEngine, StaticEngine, PeerEngine);
+drives! {
+    ClientEngine {
+        fn command(&mut self, now: Instant, command: ClientCommand, out: &mut Out) {
+            match command {
+                ClientCommand::ForgetLogin => self.forget_login(),
+                ClientCommand::AuthRetry(retry) => self.set_auth_retry(retry),
+                ClientCommand::Respond(text) => {
+                    let response = ControlMessage::ChallengeResponse(text);
+                    if !self.say(now, &response, out) {
+                        tracing::warn!("cr-response: there is no server to respond to");
+                    }
+                }
+            }
+        }
+    }
+    StaticEngine {}
+    PeerEngine {}
+}

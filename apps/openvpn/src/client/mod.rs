@@ -22,6 +22,7 @@ use adit_linux::tun::TunDevice;
 use adit_linux::udp::UdpSocket;
 use adit_openvpn::Reason;
 use adit_openvpn::client::{ClientEngine, ClientEvent, TunnelConfig};
+use adit_openvpn::config::AuthRetry;
 use adit_openvpn::data_format::Command;
 use adit_openvpn::p2p::{PeerEngine, StaticEngine};
 use adit_openvpn::session::PathReport;
@@ -45,6 +46,7 @@ use adit_runtime::random::seed;
 use adit_runtime::say;
 use adit_runtime::signals::{Signal, Signals};
 use adit_runtime::worker_count;
+use tokio::sync::mpsc;
 
 use crate::openvpn::scripts::Scripts;
 use engines::DrivenEngine;
@@ -83,6 +85,22 @@ pub(crate) struct Options {
     pub authorizer: Arc<dyn Authorizer>,
     /// The programs to run when the state changes.
     pub scripts: Option<Scripts>,
+    /// Commands to the running client.
+    pub commands: Option<mpsc::Receiver<ClientCommand>>,
+}
+
+/// The maximum number of commands that wait.
+pub(crate) const COMMAND_LIMIT: usize = 16;
+
+/// A command to a running client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ClientCommand {
+    /// Ask for the user name and password again before they are next sent.
+    ForgetLogin,
+    /// `auth-retry`.
+    AuthRetry(AuthRetry),
+    /// The response to a challenge of the server (CR_RESPONSE), in base64.
+    Respond(String),
 }
 
 /// The changes to the host for a tunnel that is up.
@@ -279,6 +297,7 @@ impl Client {
             hooks,
             driver,
             host,
+            commands: options.commands,
             role: options.engine.role(),
             fixed_cipher: options.engine.fixed_cipher(),
             persist_tun: options.persist_tun,
@@ -318,6 +337,16 @@ fn notes(applied: ApplyOutcome) {
     }
 }
 
+/// Waits for a command, or forever.
+async fn next_command(commands: &mut Option<mpsc::Receiver<ClientCommand>>) -> ClientCommand {
+    if let Some(commands) = commands
+        && let Some(command) = commands.recv().await
+    {
+        return command;
+    }
+    std::future::pending().await
+}
+
 /// Waits until a given time, or forever.
 async fn until(at: Option<tokio::time::Instant>) {
     match at {
@@ -331,6 +360,7 @@ struct Running<'a, E: DrivenEngine> {
     hooks: &'a mut dyn Hooks,
     driver: Driver<E, PlaneBackend<OpenVpnFormat>>,
     host: HostHandle,
+    commands: Option<mpsc::Receiver<ClientCommand>>,
     /// The name of the role in `adit status`.
     role: &'static str,
     /// The cipher, if none is negotiated.
@@ -378,6 +408,8 @@ struct Running<'a, E: DrivenEngine> {
 enum Wake {
     /// The check of the connection after a path change is due.
     CheckStream,
+    /// A command.
+    Command(ClientCommand),
     /// An event of the machine.
     Host(HostEvent),
     /// An event of the driver.
@@ -402,6 +434,7 @@ impl<E: DrivenEngine> Instance for Running<'_, E> {
         tokio::select! {
             biased;
             () = until(self.check_due()) => Ok(Wake::CheckStream),
+            command = next_command(&mut self.commands) => Ok(Wake::Command(command)),
             event = self.host.event() => event.map(Wake::Host),
             finished = Hooked::ended(&mut self.hooked) => Ok(Wake::ProgramEnded(finished)),
             event = self.driver.next(), if self.steps.len() < steps::MAX_STEPS => {
@@ -413,6 +446,9 @@ impl<E: DrivenEngine> Instance for Running<'_, E> {
     async fn handle(&mut self, wake: Wake) -> Result<Option<EndReason<Reason>>, Fault> {
         match wake {
             Wake::CheckStream => self.check_stream(),
+            Wake::Command(command) => {
+                self.driver.act(|engine, now, out| engine.command(now, command, out));
+            }
             Wake::Host(event) => self.host_event(&event),
             Wake::Driver(event) => self.steps.push_back(Step::Event(event)),
             Wake::ProgramEnded(finished) => self.program_ended(&finished)?,

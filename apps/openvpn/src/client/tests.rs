@@ -116,6 +116,7 @@ fn options(config: ClientConfig, device: Device, tick: Duration) -> Options {
         allow_names: false,
         tick,
         gate: None,
+        commands: None,
         authorizer: Arc::new(CertificateOnly),
         scripts: None,
     }

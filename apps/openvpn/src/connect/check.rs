@@ -190,6 +190,7 @@ fn connect(profile: super::Profile, checker: &mut Checker) -> Result<(), Fault> 
         control: None,
         tick: TICK,
         gate: None,
+        commands: None,
         authorizer: Arc::new(CertificateOnly),
         scripts: None,
     };

@@ -169,6 +169,7 @@ fn connect(wanted: &ConnectOptions) -> Result<ExitCode, Fault> {
             allow_names: profile.client.allow_names,
             tick: Duration::from_secs(1),
             gate: None,
+            commands: None,
             authorizer: Arc::new(openvpn::LoginSource::new(&profile.client)),
             scripts: None,
         })?;

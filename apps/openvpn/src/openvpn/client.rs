@@ -129,6 +129,7 @@ pub(super) async fn run(
         prepared;
     let gate = management.as_ref().map(|handle| handle.gate(options));
     let plugins = ground.plugins()?;
+    let commands = management.as_ref().map(management::Handle::commands);
     let client = Client::open(client::Options {
         engine,
         dial,
@@ -144,6 +145,7 @@ pub(super) async fn run(
         tick: Duration::from_secs(1),
         gate,
         scripts: Scripts::new(options, plugins.clone()),
+        commands,
     })?;
     // Routes come with the server's options, and are removed on exit.
     ground.drop_privileges(options, &[Capability::CAP_NET_ADMIN])?;

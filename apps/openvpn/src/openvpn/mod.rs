@@ -25,8 +25,9 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
-use adit_openvpn::config::{self, Log, LogTo, Options, Role};
+use adit_openvpn::config::{self, Log, LogTo, Options, Role, UserPass};
 
 use crate::config_files::Configs;
 use adit_runtime::fault::Fault;
@@ -197,6 +198,11 @@ fn round(
         Role::Client(role) => {
             let mut prepared =
                 client::prepare(&options, role, &mut *asked(&mut management), tokens)?;
+            if let (Some(handle), Some(UserPass::Prompt)) = (&handle, &role.auth_user_pass)
+                && management.as_ref().is_some_and(|management| management.asks_passwords())
+            {
+                prepared.authorizer = Arc::new(handle.login());
+            }
             prepared.management = handle;
             ground.settle(&options, args, &piped)?;
             scripts::start(&options)?;

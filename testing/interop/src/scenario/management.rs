@@ -645,3 +645,96 @@ fn sign(folder: &Path, key: &str, data: &str) -> Result<String> {
     run(&["pkeyutl", "-sign", "-inkey", key, "-in", &data, "-out", &signature])?;
     run(&["base64", "-in", &signature])
 }
+
+/// A client whose password is questioned, forgotten and refused by a server with `management-client-auth`.
+pub(super) fn challenge(scenario: &Scenario<'_>) -> Result<String> {
+    let of_openvpn = challenge_talk(scenario, &Program::OpenVpn, "openvpn")?;
+    let of_adit = challenge_talk(scenario, scenario.client, "adit")?;
+    same(&of_openvpn, &of_adit)?;
+    Ok(format!("{} lines", of_adit.len()))
+}
+
+fn challenge_talk(scenario: &Scenario<'_>, client: &Program, name: &str) -> Result<Shown> {
+    let folder = scenario.folder().join(name);
+    std::fs::create_dir_all(&folder)?;
+    let (at_server, at_client) = (folder.join("server.sock"), folder.join("client.sock"));
+    let mut configs = scenario.configs();
+    configs.server(&format!(
+        "management {} unix\nmanagement-client-auth\ndisable-dco",
+        at_server.display()
+    ));
+    configs.client(&format!(
+        "management {} unix\nmanagement-hold\nmanagement-query-passwords\nauth-user-pass\n\
+         disable-dco\npush-peer-info\nsetenv IV_SSO crtext",
+        at_client.display()
+    ));
+    let pair = Pair::new()?;
+    let mut server = serve(&pair, &folder, &configs, scenario.server)?;
+    server.wait_for(READY, SETUP_LIMIT)?;
+    let mut client = dial(&pair, &folder, &configs, client)?;
+    let talked = || -> Result<Shown> {
+        let (mut server, mut client) = (Talk::connect(&at_server)?, Talk::connect(&at_client)?);
+        challenge_conversation(&mut server, &mut client)
+    };
+    let shown = talked()
+        .map_err(|e| format!("{name}: {e}\n{}\n{}", client.failure(""), server.failure("")))?;
+    client.stop()?;
+    Ok(shown)
+}
+
+fn challenge_conversation(server: &mut Talk, client: &mut Talk) -> Result<Shown> {
+    let mut shown = Vec::new();
+    client.wait(">HOLD:")?;
+    for command in ["state on", "auth-retry", "auth-retry interact", "auth-retry", "hold release"] {
+        shown.extend(lines(command, client.ask(command)?));
+    }
+    log_in(client, &mut shown)?;
+    let asked = asked_about(server)?;
+    let pending = format!("client-pending-auth {asked} \"CR_TEXT:R,E:PIN, please\" 30");
+    server.ask(&pending)?;
+    shown.push(plain(&client.wait_state("AUTH_PENDING")?));
+    shown.push(client.wait(">INFOMSG:")?);
+    shown.extend(lines("cr-response", client.ask("cr-response MTIzNA==")?));
+    let response = server.wait(">CLIENT:CR_RESPONSE,")?;
+    ensure(response.ends_with(",MTIzNA=="), || response.clone())?;
+    server.ask(&format!("client-auth-nt {asked}"))?;
+    client.wait_state("CONNECTED")?;
+    // The password is asked for again after it was forgotten, and after it was refused.
+    for command in ["forget-passwords", "hold on", "signal SIGUSR1"] {
+        shown.extend(lines(command, client.ask(command)?));
+    }
+    shown.push(plain(&client.wait_state("RECONNECTING")?));
+    client.wait(">HOLD:")?;
+    client.ask("hold release")?;
+    log_in(client, &mut shown)?;
+    let asked = asked_about(server)?;
+    server.ask(&format!("client-deny {asked} \"a reason\" \"come back later\""))?;
+    shown.push(client.wait(">PASSWORD:Verification")?);
+    shown.push(plain(&client.wait_state("RECONNECTING")?));
+    client.wait(">HOLD:")?;
+    client.ask("hold off")?;
+    client.ask("hold release")?;
+    log_in(client, &mut shown)?;
+    let asked = asked_about(server)?;
+    server.ask(&format!("client-auth-nt {asked}"))?;
+    client.wait_state("CONNECTED")?;
+    shown.extend(states(client));
+    Ok(shown)
+}
+
+/// Answers the question for a password.
+fn log_in(client: &mut Talk, shown: &mut Shown) -> Result<()> {
+    shown.push(client.wait(">PASSWORD:Need")?);
+    for command in ["username \"Auth\" alice", "password \"Auth\" secret"] {
+        shown.extend(lines(command, client.ask(command)?));
+    }
+    Ok(())
+}
+
+/// Waits for a client's request, and returns the numbers of the client and its key.
+fn asked_about(server: &mut Talk) -> Result<String> {
+    let asked = server.wait(">CLIENT:CONNECT,")?;
+    server.wait(">CLIENT:ENV,END")?;
+    let numbers = asked.trim_start_matches(">CLIENT:CONNECT,");
+    Ok(numbers.replace(',', " "))
+}

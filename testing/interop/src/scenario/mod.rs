@@ -163,6 +163,7 @@ const SCENARIOS: &[(&str, &[Roles], ScenarioFn)] = &[
     ("management/query-remote", ADIT_CLIENT, management::query_remote),
     ("management/key-password", ADIT_CLIENT, management::key_password),
     ("management/external-key", ADIT_CLIENT, management::external_key),
+    ("management/challenge", ADIT_CLIENT, management::challenge),
     ("compress-migrate", ALL, admin::compress_migrate),
     ("cbc-by-name", ALL, formats::cbc_by_name),
     ("cbc-with-defaults", ALL, formats::cbc_with_defaults),

@@ -62,7 +62,8 @@ impl Handle {
 
 impl DialGate for Gate {
     fn decide(&self, target: &Target) -> Option<PassageFuture> {
-        let hold = self.begun.swap(true, Ordering::Relaxed) && self.handle.holds();
+        let held = self.handle.0.held.swap(false, Ordering::Relaxed);
+        let hold = self.begun.swap(true, Ordering::Relaxed) && !held && self.handle.holds();
         if !hold && !self.query_remote && !self.query_proxy {
             self.handle.resolving(target);
             return None;

@@ -1,15 +1,18 @@
 //! The answer to `help`.
 
 const COMMANDS: &[(&str, &str)] = &[
+    ("auth-retry t", "What follows a refused password: none, interact or nointeract."),
     ("bytecount n", "Report the traffic every n seconds (0: never)."),
     ("client-auth CID KID", "Accept a client; options follow, up to a line END."),
     ("client-auth-nt CID KID", "Accept a client."),
     ("client-deny CID KID R [CR]", "Refuse a client: reason for the log, reason for the client."),
     ("client-kill CID [M]", "End the session CID; M is HALT or RESTART."),
     ("client-pending-auth CID KID MSG TIMEOUT", "Send a client a message, and give it more time."),
+    ("cr-response response", "Answer the challenge of the server, in base64."),
     ("echo [on|off] [N|all]", "Echo texts: report new ones, show the last N or all."),
     ("env-filter [level]", "How many variables a client notification has."),
     ("exit|quit", "End this conversation."),
+    ("forget-passwords", "Forget the passwords entered so far."),
     ("help", "This text."),
     ("hold [on|off|release]", "Show or set the hold flag, or end the wait."),
     ("kill cn", "End the sessions with this common name."),

@@ -18,6 +18,7 @@ mod gate;
 mod help;
 mod history;
 mod input;
+mod login;
 mod program;
 mod question;
 mod reports;
@@ -30,12 +31,14 @@ use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use adit_engine::{Family, Target, Transport};
 use adit_openvpn::config::{
-    DialOptions, Management as Settings, ManagementPassword, ManagementPlace, Options, Role,
+    AuthRetry, DialOptions, Management as Settings, ManagementPassword, ManagementPlace, Options,
+    Role,
 };
 use adit_runtime::clock::unix_time;
 use adit_runtime::driver::watch;
@@ -44,13 +47,15 @@ use adit_runtime::signals::{Signal, Signals};
 use adit_runtime::{async_runtime, log, say};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 use zeroize::Zeroizing;
 
 use super::status::Totals;
 use super::{Next, key_files};
+use crate::client::{COMMAND_LIMIT, ClientCommand};
 use endpoint::{Endpoint, Stream};
 use history::{LogCache, State, StateName};
+pub(crate) use login::ManagementLogin;
 use program::ServerProgram;
 use question::{Answer, Question};
 pub(crate) use reports::{ClientReports, ServerReports};
@@ -85,6 +90,10 @@ struct Shared {
     stream: Mutex<Option<Arc<Stream>>>,
     /// The running server.
     program: Mutex<Option<ServerProgram>>,
+    /// The commands to the running client.
+    commands: Mutex<Option<mpsc::Sender<ClientCommand>>>,
+    /// Whether the program has held for the next attempt to connect.
+    held: AtomicBool,
     /// The address of this end in the tunnel, once it is known.
     tunnel: Mutex<Option<IpAddr>>,
 }
@@ -125,6 +134,8 @@ impl Management {
             wake: Notify::new(),
             stream: Mutex::new(None),
             program: Mutex::new(None),
+            commands: Mutex::new(None),
+            held: AtomicBool::new(false),
             tunnel: Mutex::new(None),
         }));
         handle.state(&StateName::Connecting.into());
@@ -214,6 +225,7 @@ impl Management {
             never = self.serve() => match never {},
         };
         *lock(&self.handle.0.program) = None;
+        *lock(&self.handle.0.commands) = None;
         ended
     }
 
@@ -319,6 +331,9 @@ impl Management {
                 "MANAGEMENT: {long_lines} lines too long, {lost} log lines not delivered so far"
             );
         }
+        if self.settings.forget_disconnect {
+            self.handle.command(ClientCommand::ForgetLogin);
+        }
         if self.settings.connects {
             say!(1, "MANAGEMENT: Triggering management exit");
             raise(Signal::Terminate);
@@ -395,6 +410,7 @@ impl Handle {
             let Some(action) = action else { return };
             match action {
                 Action::Signal(signal) => raise(signal),
+                Action::Client(command) => self.command(command),
                 Action::Ask(request) => {
                     let program = lock(&self.0.program).clone();
                     let reply = match program {
@@ -405,6 +421,31 @@ impl Handle {
                 }
             }
         }
+    }
+
+    /// Sends a command to the running client, if there is one.
+    fn command(&self, command: ClientCommand) {
+        if let Some(commands) = &*lock(&self.0.commands)
+            && commands.try_send(command).is_err()
+        {
+            tracing::warn!("MANAGEMENT: the client is busy: a command was dropped");
+        }
+    }
+
+    /// Returns the commands to a client that is about to run. The first one
+    /// is the `auth-retry` that holds by then, as the management client may
+    /// have changed it before.
+    pub(crate) fn commands(&self) -> mpsc::Receiver<ClientCommand> {
+        let (sender, receiver) = mpsc::channel(COMMAND_LIMIT);
+        let retry = self.session().current_auth_retry();
+        sender.try_send(ClientCommand::AuthRetry(retry)).expect("a new channel has room");
+        *lock(&self.0.commands) = Some(sender);
+        receiver
+    }
+
+    /// Returns the management client as the source of a client's password.
+    pub(crate) fn login(&self) -> ManagementLogin {
+        ManagementLogin(self.clone())
     }
 
     /// Records a state.
@@ -521,10 +562,10 @@ fn session_settings(
     settings: &Settings,
     password: Option<Zeroizing<String>>,
 ) -> session::Settings {
-    let (mode, dial) = match &options.role {
-        Role::Client(client) => (Mode::Client, Some(&client.dial)),
-        Role::Server(_) => (Mode::Server, None),
-        Role::Peer(peer) => (Mode::PointToPoint, Some(&peer.dial)),
+    let (mode, dial, auth_retry) = match &options.role {
+        Role::Client(client) => (Mode::Client, Some(&client.dial), client.auth_retry),
+        Role::Server(_) => (Mode::Server, None, AuthRetry::None),
+        Role::Peer(peer) => (Mode::PointToPoint, Some(&peer.dial), AuthRetry::None),
     };
     session::Settings {
         mode,
@@ -533,6 +574,7 @@ fn session_settings(
         password,
         hold: settings.hold,
         client_auth: settings.client_auth,
+        auth_retry,
         remotes: dial.map(remotes).unwrap_or_default(),
     }
 }

@@ -57,13 +57,16 @@ impl ClientReports {
                 self.handle.state(&State { detail, ..StateName::Reconnecting.into() });
             }
             ClientEvent::Stopped(reason) => self.notify(reason),
+            ClientEvent::AuthPending(limit) => {
+                let detail = format!("timeout {}", limit.as_secs());
+                self.handle.state(&State { detail, ..StateName::AuthPending.into() });
+            }
+            ClientEvent::ServerInfo(text) => self.handle.notify([format!(">INFOMSG:{text}")]),
             ClientEvent::Connecting(_)
             | ClientEvent::Unreachable(..)
             | ClientEvent::Updated(_)
             | ClientEvent::Reverified { .. }
             | ClientEvent::Rekeyed { .. }
-            | ClientEvent::AuthPending(_)
-            | ClientEvent::ServerInfo(_)
             | ClientEvent::Note(_)
             | ClientEvent::Warning(_)
             | ClientEvent::Path(_) => {}

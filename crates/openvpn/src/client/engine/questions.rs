@@ -34,6 +34,18 @@ impl ClientEngine {
         self.config.auth.ask && self.token.is_none() && self.config.credentials.is_none()
     }
 
+    /// Forgets the user name and password, so that they are asked for before they are next sent.
+    pub fn forget_login(&mut self) {
+        if self.config.auth.ask {
+            self.config.credentials = None;
+        }
+    }
+
+    /// Sets `auth-retry`.
+    pub fn set_auth_retry(&mut self, retry: AuthRetry) {
+        self.config.auth.retry = retry;
+    }
+
     /// Asks for the user name and password, and dials after the response.
     pub(super) fn ask_before_dialling(&mut self, out: &mut Out) {
         self.state = State::Asking;

@@ -30,6 +30,8 @@ pub(super) const TABLE: &[Spec] = &[
         .doc("Waits for hold release before the start and before each new attempt to connect."),
     flag("management-query-passwords", |raw| &mut raw.management.query_passwords)
         .doc("Asks the management client for passwords instead of the terminal."),
+    flag("management-forget-disconnect", |raw| &mut raw.management.forget_disconnect)
+        .doc("Forgets the password when the management client disconnects."),
     flag("management-query-remote", |raw| &mut raw.management.query_remote)
         .roles(Roles::DIALS_LAX)
         .doc("Asks the management client for the server before each attempt to connect."),

@@ -74,7 +74,6 @@ pub(super) const TABLE: &[Spec] = &[
     refused("http-proxy-override", ("it does not exist in 2.6", "use http-proxy")),
     refused("management-client-auth", MANAGEMENT),
     refused("management-client-pf", ("it no longer exists", "remove it, and use a packet filter: filter FILE")),
-    refused("management-forget-disconnect", MANAGEMENT),
     refused("management-up-down", MANAGEMENT),
     refused("no-iv", ("it no longer exists", "remove it")),
     refused("override-username", SERVER_AUTH),

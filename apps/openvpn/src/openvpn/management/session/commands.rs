@@ -1,5 +1,6 @@
 //! The commands that concern the conversation, the log and the process.
 
+use adit_openvpn::config::AuthRetry;
 use adit_runtime::log;
 use adit_runtime::signals::Signal;
 
@@ -8,6 +9,7 @@ use super::super::history::HISTORY;
 use super::super::input::Command;
 use super::super::question::{NEEDOK, NEEDSTR};
 use super::{Action, Session, VERSION};
+use crate::client::ClientCommand;
 
 impl Session {
     /// Carries out a command.
@@ -67,6 +69,11 @@ impl Session {
                 let reply = self.questions.enter(what, command.arg(0), command.arg(1));
                 self.line(&reply);
             }
+            "forget-passwords" => {
+                self.actions.push_back(Action::Client(ClientCommand::ForgetLogin));
+                self.line("SUCCESS: Passwords were forgotten");
+            }
+            "auth-retry" => self.auth_retry(command)?,
             _ => return self.tunnel_command(command),
         }
         Ok(())
@@ -161,6 +168,26 @@ impl Session {
         };
         self.line(&format!("SUCCESS: signal {name} thrown"));
         self.actions.push_back(Action::Signal(signal));
+        Ok(())
+    }
+
+    fn auth_retry(&mut self, command: &Command) -> Result<(), String> {
+        const NAMES: [(&str, AuthRetry); 3] = [
+            ("none", AuthRetry::None),
+            ("nointeract", AuthRetry::NoInteract),
+            ("interact", AuthRetry::Interact),
+        ];
+        let Some(name) = command.get(0) else {
+            let current = |(_, retry): &&(&str, AuthRetry)| *retry == self.settings.auth_retry;
+            let name = NAMES.iter().find(current).map_or("none", |(name, _)| name);
+            self.line(&format!("SUCCESS: auth-retry={name}"));
+            return Ok(());
+        };
+        let known = NAMES.iter().find(|(known, _)| *known == name).map(|(_, retry)| *retry);
+        let retry = known.ok_or("ERROR: bad auth-retry parameter")?;
+        self.settings.auth_retry = retry;
+        self.actions.push_back(Action::Client(ClientCommand::AuthRetry(retry)));
+        self.line("SUCCESS: auth-retry parameter changed");
         Ok(())
     }
 

@@ -20,6 +20,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use adit_crypto::constant_time_eq;
+use adit_openvpn::config::AuthRetry;
 use adit_runtime::say;
 use adit_runtime::signals::Signal;
 use zeroize::Zeroizing;
@@ -29,6 +30,7 @@ use super::clients::{ClientKey, ClientVerdict, Clients, Extend, notification};
 use super::history::{History, LogCache, State};
 use super::input::{Command, Line, LineBuffer};
 use super::question::{Answer, Question, Questions};
+use crate::client::ClientCommand;
 
 /// The version of the interface.
 const VERSION: u8 = 5;
@@ -69,6 +71,8 @@ pub(super) struct Settings {
     pub(super) hold: bool,
     /// `management-client-auth`.
     pub(super) client_auth: bool,
+    /// `auth-retry`.
+    pub(super) auth_retry: AuthRetry,
     /// The servers of the configuration: host, port, protocol.
     pub(super) remotes: Vec<(String, u16, &'static str)>,
 }
@@ -78,6 +82,8 @@ pub(super) struct Settings {
 pub(super) enum Action {
     /// `signal`.
     Signal(Signal),
+    /// A command to the running client.
+    Client(ClientCommand),
     /// Something that the server must answer with [`Session::reply`].
     Ask(Request),
 }
@@ -200,6 +206,11 @@ impl Session {
             totals: Totals::default(),
             counters: Counters::default(),
         }
+    }
+
+    /// Returns what the client does after a refused password.
+    pub(super) fn current_auth_retry(&self) -> AuthRetry {
+        self.settings.auth_retry
     }
 
     /// Takes the settings of a configuration that was read again. The password and the hold flag stay.
@@ -560,6 +571,7 @@ pub(super) fn fuzz(bytes: &[u8]) {
         password,
         hold: true,
         client_auth: true,
+        auth_retry: AuthRetry::None,
         remotes,
     };
     let mut session = Session::new(settings, Arc::new(LogCache::new(10)));

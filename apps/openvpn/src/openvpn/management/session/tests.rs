@@ -13,6 +13,7 @@ fn settings(mode: Mode) -> Settings {
         password: None,
         hold: false,
         client_auth: true,
+        auth_retry: AuthRetry::None,
         remotes: vec![
             ("vpn.example.com".into(), 1194, "udp"),
             ("vpn.example.net".into(), 443, "tcp-client"),
@@ -130,6 +131,12 @@ fn commands_have_openvpns_answers() {
         ("hold release", "SUCCESS: hold release succeeded"),
         ("signal SIGKILL", "ERROR: signal 'SIGKILL' is not a known signal type"),
         ("status 4", "ERROR: bad status format version number"),
+        ("auth-retry", "SUCCESS: auth-retry=none"),
+        ("auth-retry interact", "SUCCESS: auth-retry parameter changed"),
+        ("auth-retry", "SUCCESS: auth-retry=interact"),
+        ("auth-retry sometimes", "ERROR: bad auth-retry parameter"),
+        ("forget-passwords", "SUCCESS: Passwords were forgotten"),
+        ("cr-response MTIz", "SUCCESS: command succeeded"),
         ("verb 16", "ERROR: verb level is out of range"),
         ("mute x", "ERROR: mute level is out of range"),
         ("env-filter 2", "SUCCESS: env_filter_level=2"),
@@ -143,6 +150,13 @@ fn commands_have_openvpns_answers() {
     ] {
         assert_eq!(talk.one(command), answer, "{command}");
     }
+    let actions: Vec<_> = std::iter::from_fn(|| talk.0.action()).collect();
+    let expected = [
+        ClientCommand::AuthRetry(AuthRetry::Interact),
+        ClientCommand::ForgetLogin,
+        ClientCommand::Respond("MTIz".into()),
+    ];
+    assert_eq!(actions, expected.map(Action::Client));
     assert!(talk.ask("").is_empty());
     let version = talk.ask("version");
     assert_eq!(version, ["OpenVPN Version: OpenVPN 2.6.14 adit", "Management Version: 5", "END"]);

@@ -8,6 +8,7 @@ use super::super::clients::{ClientKey, ClientVerdict};
 use super::super::input::Command;
 use super::super::question::{ProxyChoice, RemoteChoice};
 use super::{Action, Block, Mode, Request, Session};
+use crate::client::ClientCommand;
 
 /// The maximum length of a text for a client that must authenticate further. It must fit into a control message.
 const MAX_EXTRA: usize = 1000;
@@ -127,7 +128,12 @@ impl Session {
             }
             "cr-response" => {
                 command.need(1, false)?;
-                return Err(not_here("cr-response"));
+                if self.settings.mode != Mode::Client {
+                    return Err(not_here("cr-response"));
+                }
+                let response = ClientCommand::Respond(command.arg(0).to_owned());
+                self.actions.push_back(Action::Client(response));
+                self.line("SUCCESS: command succeeded");
             }
             "proxy" => {
                 command.need(1, true)?;
