@@ -718,7 +718,8 @@ fn challenge_conversation(server: &mut Talk, client: &mut Talk) -> Result<Shown>
     let asked = asked_about(server)?;
     server.ask(&format!("client-auth-nt {asked}"))?;
     client.wait_state("CONNECTED")?;
-    shown.extend(states(client));
+    // GET_CONFIG is entered once a second, so that a fast server's answer precedes it.
+    shown.extend(states(client).into_iter().filter(|name| !name.contains("GET_CONFIG")));
     Ok(shown)
 }
 
