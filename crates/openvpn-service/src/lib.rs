@@ -122,7 +122,7 @@ pub enum Selector {
     Serial(String),
     /// One session by its peer id.
     Peer(u32),
-    /// One session by its number ([`Session::number`]).
+    /// One session by its number ([`adit_openvpn::server::ClientInfo::session`]).
     Session(u64),
     /// The sessions from this address and port outside the tunnel.
     Address(SocketAddr),

@@ -462,7 +462,7 @@ impl Running<'_> {
                 Selector::Name(name) => session.info.identity.common_name == *name,
                 Selector::Serial(serial) => session.info.identity.serial == *serial,
                 Selector::Peer(peer) => session.info.peer.0 == *peer,
-                Selector::Session(number) => session.number == *number,
+                Selector::Session(number) => session.info.session == *number,
                 Selector::Address(address) => {
                     let remote = session.info.link.remote();
                     (remote.ip().to_canonical(), remote.port()) == (address.ip(), address.port())

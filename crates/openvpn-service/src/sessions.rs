@@ -15,7 +15,6 @@ const RATE_WINDOW: Duration = Duration::from_secs(4);
 #[derive(Debug, Default)]
 pub struct Sessions {
     open: BTreeMap<PeerId, Session>,
-    next_number: u64,
 }
 
 /// One connected client.
@@ -23,8 +22,6 @@ pub struct Sessions {
 pub struct Session {
     /// The engine's description of the client; its link follows floats.
     pub info: ClientInfo,
-    /// The serial number since the start ("Client ID").
-    pub number: u64,
     /// Traffic so far.
     pub counters: Counters,
     /// Since when the data key is in use.
@@ -76,10 +73,7 @@ impl Sessions {
     pub(super) fn record(&mut self, now: Instant, event: &ServerEvent) {
         match event {
             ServerEvent::ClientUp(info) => {
-                let number = self.next_number;
-                self.next_number += 1;
                 let session = Session {
-                    number,
                     counters: Counters::default(),
                     key_since: now,
                     heard: info.since.0,

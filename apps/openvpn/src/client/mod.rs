@@ -562,6 +562,7 @@ impl<E: DrivenEngine> Running<'_, E> {
             | ClientEvent::Echo(_)
             | ClientEvent::AuthPending(_)
             | ClientEvent::ServerInfo(_)
+            | ClientEvent::Token(_)
             | ClientEvent::Note(_)
             | ClientEvent::Warning(_) => {}
         }

@@ -265,8 +265,9 @@ impl<E: DrivenEngine> Running<'_, E> {
     /// Takes over the other end's address once it is authenticated.
     pub(super) fn authenticated(&mut self, name: &str, certificates: &[CertificateFacts]) {
         let Some((hooked, remote)) = self.hooked.as_mut().zip(self.answered) else { return };
-        hooked.scripts.certified(name, certificates);
+        hooked.scripts.certified(certificates);
         hooked.scripts.authenticated(remote);
+        hooked.scripts.environment().set_international("common_name", name);
         self.schedule(vec![Step::Run(Script::IpChange)]);
     }
 

@@ -424,7 +424,10 @@ impl Hooks for ConnectLog<'_> {
                 tracing::warn!("{lost}: {reason}: retrying");
                 self.up = false;
             }
-            ClientEvent::Stopped(_) | ClientEvent::Echo(_) | ClientEvent::AuthPending(_) => {}
+            ClientEvent::Stopped(_)
+            | ClientEvent::Echo(_)
+            | ClientEvent::AuthPending(_)
+            | ClientEvent::Token(_) => {}
             ClientEvent::ServerInfo(text) => {
                 if let Some(line) = login_line(text) {
                     say!(1, "{line}");

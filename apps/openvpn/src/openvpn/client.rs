@@ -144,7 +144,7 @@ pub(super) async fn run(
         allow_names: matches!(&options.role, Role::Client(client) if client.allow_names),
         tick: Duration::from_secs(1),
         gate,
-        scripts: Scripts::new(options, plugins.clone()),
+        scripts: Scripts::new(options, plugins.clone(), management.clone()),
         commands,
     })?;
     // Routes come with the server's options, and are removed on exit.
@@ -307,7 +307,8 @@ impl Hooks for ClientHooks<'_> {
             ClientEvent::Stopped(_)
             | ClientEvent::Echo(_)
             | ClientEvent::AuthPending(_)
-            | ClientEvent::ServerInfo(_) => {}
+            | ClientEvent::ServerInfo(_)
+            | ClientEvent::Token(_) => {}
             ClientEvent::Note(text) => say!(3, "{text}"),
             ClientEvent::Path(path) if self.options.mtu_test => {
                 say!(1, "NOTE: Empirical MTU test completed: {path}");

@@ -78,7 +78,8 @@ pub(crate) fn permitted(options: &Options) -> Variables {
     let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
     let mut configured = Environment::default();
     options.environment.iter().for_each(|(name, value)| configured.set(name, value));
-    Variables { names: owned(NAMES), prefixes: owned(PREFIXES), fixed: configured.variables }
+    let fixed = configured.pairs().into_iter().collect();
+    Variables { names: owned(NAMES), prefixes: owned(PREFIXES), fixed }
 }
 
 /// The variables of a program.
@@ -87,7 +88,16 @@ pub(crate) fn permitted(options: &Options) -> Variables {
 /// certificates keep other printable characters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Environment {
-    variables: BTreeMap<String, String>,
+    variables: BTreeMap<String, Variable>,
+    /// The number of changes so far.
+    changes: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Variable {
+    value: String,
+    /// The number of the change that set it.
+    change: u64,
 }
 
 impl Environment {
@@ -102,8 +112,8 @@ impl Environment {
         this.set("daemon", u8::from(options.process.daemon.is_some()));
         let redirected = matches!(options.log.to, LogTo::File(_) | LogTo::Append(_));
         this.set("daemon_log_redirect", u8::from(redirected));
-        this.set("daemon_pid", std::process::id());
         this.set("daemon_start_time", unix_time().0);
+        this.set("daemon_pid", std::process::id());
         this.transports(options);
         if options.hooks.dns_updown.is_none() {
             this.dns(&options.routes.dns);
@@ -133,7 +143,8 @@ impl Environment {
         }
         value.truncate(end);
         if self.variables.len() < MAX_VARIABLES || self.variables.contains_key(&name) {
-            self.variables.insert(name, value);
+            self.changes = self.changes.saturating_add(1);
+            self.variables.insert(name, Variable { value, change: self.changes });
         }
     }
 
@@ -150,7 +161,23 @@ impl Environment {
 
     /// Returns the variables for a call.
     pub(crate) fn pairs(&self) -> Vec<(String, String)> {
-        self.variables.iter().map(|(name, value)| (name.clone(), value.clone())).collect()
+        let pair = |(name, variable): (&String, &Variable)| (name.clone(), variable.value.clone());
+        self.variables.iter().map(pair).collect()
+    }
+
+    /// Returns the variables in openvpn's order: the last one that was set is the first.
+    pub(crate) fn newest_first(&self) -> Vec<(String, String)> {
+        let mut all: Vec<(&String, &Variable)> = self.variables.iter().collect();
+        all.sort_unstable_by_key(|(_, variable)| std::cmp::Reverse(variable.change));
+        all.into_iter().map(|(name, variable)| (name.clone(), variable.value.clone())).collect()
+    }
+
+    /// Reverses the order of [`Self::newest_first`]. This is what happens in openvpn when the program's variables become
+    /// those of its device, and when the device's become those of a client.
+    pub(crate) fn inherit(&mut self) {
+        for variable in self.variables.values_mut() {
+            variable.change = self.changes.saturating_sub(variable.change);
+        }
     }
 
     /// Sets the variables of the transport: `proto_1`, `remote_1`, `local_port_1` and so on.
@@ -224,7 +251,8 @@ impl Environment {
     /// Sets the contents of the verified certificates, the peer's first.
     pub(crate) fn certificates(&mut self, chain: &[CertificateFacts], tracked: &[X509Track]) {
         self.unset_all(&["tls_id_", "tls_serial_", "tls_digest_", "X509_"]);
-        for (depth, facts) in chain.iter().take(MAX_CHAIN).enumerate() {
+        // The root first, as openvpn verifies them.
+        for (depth, facts) in chain.iter().enumerate().take(MAX_CHAIN).rev() {
             self.certificate(depth, facts, tracked);
         }
     }
@@ -236,11 +264,6 @@ impl Environment {
         facts: &CertificateFacts,
         tracked: &[X509Track],
     ) {
-        self.set_international(&format!("tls_id_{depth}"), &facts.subject);
-        self.set(&format!("tls_serial_{depth}"), &facts.serial_decimal);
-        self.set(&format!("tls_serial_hex_{depth}"), &facts.serial_hex);
-        self.set(&format!("tls_digest_{depth}"), &facts.sha1);
-        self.set(&format!("tls_digest_sha256_{depth}"), &facts.sha256);
         let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
         for (name, value) in &facts.attributes {
             let track =
@@ -263,6 +286,11 @@ impl Environment {
                 self.set(&format!("X509_{depth}_{name}"), digest);
             }
         }
+        self.set_international(&format!("tls_id_{depth}"), &facts.subject);
+        self.set(&format!("tls_digest_{depth}"), &facts.sha1);
+        self.set(&format!("tls_digest_sha256_{depth}"), &facts.sha256);
+        self.set(&format!("tls_serial_{depth}"), &facts.serial_decimal);
+        self.set(&format!("tls_serial_hex_{depth}"), &facts.serial_hex);
     }
 
     /// Sets the peer info (`IV_VER`, `UV_ID`, ...).
@@ -312,17 +340,23 @@ impl Environment {
 
     /// Sets the device before `up`, `down` or `route-pre-down` runs.
     pub(crate) fn device(&mut self, arguments: &UpArguments, context: &str) {
-        self.set("dev", &arguments.device);
-        self.set("tun_mtu", arguments.mtu);
-        self.set("script_context", context);
+        let (mtu, context) = (arguments.mtu.to_string(), context.to_owned());
+        for (name, value) in
+            [("script_context", context), ("tun_mtu", mtu), ("dev", arguments.device.clone())]
+        {
+            // The order of variables that stay is that of openvpn, which does not set them again.
+            if self.variables.get(name).is_none_or(|known| known.value != value) {
+                self.set(name, value);
+            }
+        }
     }
 
     /// Sets the routes of a plan, which also contains what `route-noexec` leaves to programs.
     pub(crate) fn routes(&mut self, plan: &HostPlan, gateways: &Gateways) {
+        self.set("route_net_gateway", gateways.net4.unwrap_or(Ipv4Addr::UNSPECIFIED));
         if let Some(gateway) = gateways.vpn4 {
             self.set("route_vpn_gateway", gateway);
         }
-        self.set("route_net_gateway", gateways.net4.unwrap_or(Ipv4Addr::UNSPECIFIED));
         let (mut v4, mut v6) = (0_usize, 0_usize);
         for route in &plan.routes {
             let (name, number) = match route.net {
@@ -503,7 +537,7 @@ mod tests {
     use super::*;
 
     fn value<'a>(environment: &'a Environment, name: &str) -> Option<&'a str> {
-        environment.variables.get(name).map(String::as_str)
+        environment.variables.get(name).map(|variable| variable.value.as_str())
     }
 
     #[test]
@@ -532,6 +566,22 @@ mod tests {
         assert_eq!(value(&environment, "IV_0").unwrap().len(), MAX_VALUE);
         environment.set_international("IV_0", &format!("x{}", "é".repeat(MAX_VALUE)));
         assert_eq!(value(&environment, "IV_0").unwrap().len(), MAX_VALUE - 1);
+    }
+
+    #[test]
+    fn the_order_is_that_of_openvpn() {
+        let order = |environment: &Environment| -> String {
+            environment.newest_first().into_iter().map(|(name, _)| name).collect()
+        };
+        let mut environment = Environment::default();
+        ["a", "c", "b"].iter().for_each(|name| environment.set(name, 1));
+        assert_eq!(order(&environment), "bca");
+        environment.inherit();
+        assert_eq!(order(&environment), "acb");
+        // A variable that is set again becomes the newest.
+        environment.set("b", 2);
+        environment.set("d", 1);
+        assert_eq!(order(&environment), "dbac");
     }
 
     fn facts(attributes: &[(&str, &str)]) -> CertificateFacts {
@@ -586,7 +636,7 @@ mod tests {
         let of = |dns: &DnsOptions| {
             let mut environment = Environment::default();
             environment.dns(dns);
-            environment.variables
+            environment.pairs().into_iter().collect::<BTreeMap<_, _>>()
         };
         let older = of(&dns);
         assert_eq!(older.len(), 3);

@@ -219,9 +219,8 @@ fn round(
         Role::Server(role) => {
             let plugins = ground.opened_plugins();
             let mut ask = asked(&mut management);
-            let mut prepared = server::prepare(&options, role, &mut *ask, plugins, tokens)?;
+            let prepared = server::prepare(&options, role, &mut *ask, plugins, tokens, handle)?;
             drop(ask);
-            prepared.management = handle;
             ground.settle(&options, args, &piped)?;
             scripts::start(&options)?;
             run(management, server::run(prepared, &options, role, ground))

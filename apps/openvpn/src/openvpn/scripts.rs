@@ -12,7 +12,7 @@ use nix::unistd::AccessFlags;
 use zeroize::Zeroizing;
 
 use super::environment::{self, Environment, Gateways, UpArguments};
-use super::{convert, p2p};
+use super::{convert, management, p2p};
 use crate::plugin_host::{self, Outcome, Plugins};
 use adit_runtime::fault::Fault;
 use adit_runtime::host::HostPlan;
@@ -111,6 +111,7 @@ pub(super) fn server_environment(
         environment.unset("route_vpn_gateway");
         environment.unset("route_net_gateway");
     }
+    environment.inherit();
     environment
 }
 
@@ -236,22 +237,31 @@ pub(crate) struct Scripts {
     dns: Environment,
     /// Whether `dns-updown` has applied settings.
     dns_applied: bool,
+    /// The management client that hears of `up` and `down` (`management-up-down`).
+    management: Option<management::Handle>,
 }
 
 impl Scripts {
-    /// Returns `None` if no program and no plugin is configured.
-    pub(crate) fn new(options: &Options, plugins: Option<Plugins>) -> Option<Self> {
-        if plugins.is_none() {
+    /// Returns `None` if no program and no plugin is configured, and the management client wants to hear nothing.
+    pub(crate) fn new(
+        options: &Options,
+        plugins: Option<Plugins>,
+        management: Option<management::Handle>,
+    ) -> Option<Self> {
+        let hears = options.management.as_ref().is_some_and(|settings| settings.up_down);
+        let management = management.filter(|_| hears);
+        if plugins.is_none() && management.is_none() {
             options.hooks.programs().next()?;
         }
-        Some(Self::of(options, plugins))
+        Some(Self { management, ..Self::of(options, plugins) })
     }
 
     fn of(options: &Options, plugins: Option<Plugins>) -> Self {
         let mut all = options.clone();
         all.device.ifconfig_noexec = false;
         all.routes.noexec = false;
-        let configured = Environment::new(options);
+        let mut configured = Environment::new(options);
+        configured.inherit();
         Self {
             environment: configured.clone(),
             configured,
@@ -263,6 +273,7 @@ impl Scripts {
             plugins,
             dns: Environment::default(),
             dns_applied: false,
+            management: None,
         }
     }
 
@@ -304,14 +315,14 @@ impl Scripts {
         &mut self.environment
     }
 
-    /// Takes over the name and the verified certificates of the other end.
-    pub(crate) fn certified(&mut self, name: &str, certificates: &[CertificateFacts]) {
-        self.environment.set_international("common_name", name);
+    /// Takes over the verified certificates of the other end.
+    pub(crate) fn certified(&mut self, certificates: &[CertificateFacts]) {
         self.environment.certificates(certificates, &self.options.hooks.tracked);
     }
 
     /// Takes over the address of the other end, which is authenticated now.
     pub(crate) fn authenticated(&mut self, remote: SocketAddr) {
+        self.environment.untrusted(remote);
         self.environment.trusted(remote);
         self.remote = Some(remote);
     }
@@ -424,8 +435,8 @@ impl Scripts {
         match script {
             Script::Up(context) => {
                 let kind = if self.options.device.kind == DeviceKind::Tap { "tap" } else { "tun" };
-                self.environment.set("dev_type", kind);
                 self.environment.device(&self.arguments, context.name());
+                self.environment.set("dev_type", kind);
             }
             Script::Down(context) => self.environment.device(&self.arguments, context.name()),
             Script::RoutePreDown => {
@@ -440,9 +451,26 @@ impl Scripts {
         }
     }
 
+    /// Tells the management client that the tunnel is up or goes down. Nothing waits for it, as in openvpn.
+    fn report(&self, event: &str) {
+        if let Some(management) = &self.management {
+            let mut variables = self.environment.newest_first();
+            // This one is for `down` only.
+            variables.retain(|(name, _)| name != "signal");
+            management.tell("UPDOWN", event, &variables);
+        }
+    }
+
     /// Starts a program, after plugins have accepted; `None` if neither is configured.
     pub(crate) fn start(&mut self, script: Script) -> Option<Running> {
+        if let Script::Down(_) = script {
+            self.report("DOWN");
+        }
         self.prepare(script);
+        if let Script::RouteUp = script {
+            // As in openvpn, when there are routes as well.
+            self.report("UP");
+        }
         let hooks = &self.options.hooks;
         let (program, args) = match script {
             Script::IpChange => {
@@ -609,7 +637,7 @@ mod tests {
 
     #[test]
     fn programs_learn_the_addresses_and_routes_that_are_left_to_them() {
-        let mut scripts = Scripts::new(&options(CLIENT), None).unwrap();
+        let mut scripts = Scripts::new(&options(CLIENT), None, None).unwrap();
         let tunnel = TunnelConfig {
             ipv4: Some("10.8.0.2/24".parse().unwrap()),
             gateway4: Some("10.8.0.1".parse().unwrap()),

@@ -19,7 +19,7 @@ use ipnet::IpNet;
 
 use super::authorization::{Chain, Check, PluginCheck};
 use super::client::open_status;
-use super::management::{self, ServerReports};
+use super::management::{self, ManagementCheck, ServerReports};
 use super::pool_persist::PoolPersistFile;
 use super::scripts::{self, Context, Script, Scripts};
 use super::status::{ClientRow, Status, StatusFile};
@@ -54,7 +54,7 @@ pub(super) struct PreparedServer {
     lease_file: Option<PoolPersistFile>,
     filter: Option<LiveFilter>,
     workers: u16,
-    pub(super) management: Option<management::Handle>,
+    management: Option<management::Handle>,
 }
 
 pub(super) fn prepare(
@@ -63,6 +63,7 @@ pub(super) fn prepare(
     ask: &mut dyn Ask,
     plugins: Option<&Plugins>,
     tokens: Option<&Tokens>,
+    management: Option<management::Handle>,
 ) -> Result<PreparedServer, Fault> {
     let mut tls = key_files::TlsMaterial::read(&options.tls)?;
     // Clients of a server do not wait for a person.
@@ -94,7 +95,9 @@ pub(super) fn prepare(
     }
     let passwords = plugins.is_some_and(|plugins| plugins.wants(Kind::AuthUserPassVerify));
     engine.checks.require_username |= passwords && !role.username_optional;
-    let chain = Chain::of_server(options, role, &mut engine, plugin_check(options, role, plugins));
+    let plugin_check = plugin_check(options, role, plugins);
+    let management_check = management_check(options, role, management.as_ref());
+    let chain = Chain::of_server(options, role, &mut engine, plugin_check, management_check);
     let listeners = convert::listeners(options)?;
     let lease_file =
         role.pool_persist.as_ref().and_then(|persist| PoolPersistFile::open(persist, net30));
@@ -120,7 +123,7 @@ pub(super) fn prepare(
         lease_file,
         filter,
         workers,
-        management: None,
+        management,
     })
 }
 
@@ -133,6 +136,17 @@ fn plugin_check(
     let patience = options.session.hand_window;
     let check = PluginCheck::new(plugins?.clone(), role.client_rules, patience);
     Some(Arc::new(check))
+}
+
+/// Returns the management client as a check of clients (`management-client-auth`).
+fn management_check(
+    options: &Options,
+    role: &ServerOptions,
+    handle: Option<&management::Handle>,
+) -> Option<Arc<dyn Check>> {
+    let decides = options.management.as_ref().is_some_and(|settings| settings.client_auth);
+    let handle = handle.filter(|_| decides)?;
+    Some(Arc::new(ManagementCheck::new(handle.clone(), role.client_rules)))
 }
 
 pub(super) async fn run(
@@ -175,7 +189,7 @@ pub(super) async fn run(
         workers,
     })?;
     let plugins = ground.plugins()?;
-    let mut scripts = Scripts::new(options, plugins.clone());
+    let mut scripts = Scripts::new(options, plugins.clone(), management.clone());
     if let Some(scripts) = &mut scripts {
         service.apply_addresses().await?;
         scripts.server(service.device(), role);
@@ -496,7 +510,7 @@ fn row(session: &Session) -> ClientRow {
         since: info.since.0,
         heard: session.heard,
         username: info.username.clone(),
-        client_id: session.number,
+        client_id: info.session,
         peer_id: info.peer.0,
         cipher: info.cipher.name().to_owned(),
     }

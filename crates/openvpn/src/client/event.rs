@@ -1,3 +1,4 @@
+use crate::client::Credentials;
 use crate::reason::Reason;
 use crate::session::PathReport;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -64,6 +65,8 @@ pub enum ClientEvent {
     AuthPending(Duration),
     /// The server's text for the user (INFO, INFO_PRE). A [`ClientEvent::Note`] for the log precedes it.
     ServerInfo(String),
+    /// The server has pushed a token that replaces the password (`auth-token`).
+    Token(Credentials),
     /// A harmless note for the log.
     Note(String),
     /// A warning for the log.

@@ -607,8 +607,20 @@ fn a_token_replaces_the_password_in_renegotiations_and_reconnects() {
     assert_eq!(w.password.as_deref(), Some("secret"));
     assert_eq!(w.identities[0].token.as_ref().map(|token| token.state), Some(TokenState::Initial));
     assert!(told(&w, "auth-token") > 0 && told(&w, "SESS_ID_AT_") == 0, "not in the log");
+    // Front ends get it.
+    let tokens = |w: &World| -> Vec<String> {
+        let events = w.clients[c].events.iter();
+        let token = |event: &ClientEvent| match event {
+            ClientEvent::Token(login) => Some(login.password.to_string()),
+            _ => None,
+        };
+        events.filter_map(token).collect()
+    };
+    assert!(tokens(&w).len() == 1 && tokens(&w)[0].starts_with("SESS_ID_AT_"));
+    assert!(!format!("{:?}", w.clients[c].events).contains("SESS_ID_AT_"), "not in the log");
     renegotiate(&mut w);
     assert!(w.run(10 * SECOND, |w| rekeyed(w) == 1));
+    assert!(w.run(10 * SECOND, |w| tokens(w).len() == 2), "a renewed one");
     let again = &w.identities[1];
     assert!(again.has_valid_token() && again.password.is_none(), "{again:?}");
     assert_eq!(told(&w, "PUSH_REPLY,auth-token"), 1, "a renewed one");

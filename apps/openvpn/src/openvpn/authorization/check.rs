@@ -86,6 +86,16 @@ pub(crate) trait Check: Send + Sync {
         Box::pin(ready(Verdict::NotMine))
     }
 
+    /// Takes note that a client has its session.
+    fn established(&self, facts: &Arc<ClientFacts>) {
+        let _ = facts;
+    }
+
+    /// Takes note of the end of an attempt to connect that [`Self::disconnected`] does not report.
+    fn abandoned(&self, session: u64) {
+        let _ = session;
+    }
+
     /// Takes note of the end of a session (`client-disconnect`).
     fn disconnected(
         &self,
@@ -111,6 +121,8 @@ pub(crate) struct AddressChange {
     pub(crate) kind: ChangeKind,
     /// The address of a client, or a network behind it.
     pub(crate) address: IpNet,
+    /// Whether it is the client's own address.
+    pub(crate) primary: bool,
 }
 
 impl AddressChange {

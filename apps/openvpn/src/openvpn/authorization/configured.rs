@@ -48,6 +48,7 @@ impl Chain {
         role: &ServerOptions,
         engine: &mut ServerConfig,
         plugins: Option<Arc<dyn Check>>,
+        management: Option<Arc<dyn Check>>,
     ) -> Option<Self> {
         let hooks = &options.hooks;
         let patience = options.session.hand_window;
@@ -73,6 +74,9 @@ impl Chain {
             // As in openvpn, a revoked certificate is refused after tls-verify has been asked.
             checks.push(Arc::new(CrlDirectory::new(directory.clone(), thread)));
         }
+        // Last, because the management client may ask a person.
+        let asks_management = management.is_some();
+        checks.extend(management);
         if checks.is_empty() {
             return None;
         }
@@ -81,16 +85,19 @@ impl Chain {
             &mut engine.checks;
         *verify_key = verifies_keys;
         engine.authorize = true;
+        let others = asks_plugins || asks_management;
         *reauthorize =
-            judges || asks_plugins || role.ccd_exclusive || options.tls.crl_directory.is_some();
-        *connect = connects || asks_plugins;
-        *require_username |= hooks.auth_user_pass_verify.is_some() && !role.username_optional;
+            judges || others || role.ccd_exclusive || options.tls.crl_directory.is_some();
+        *connect = connects || others;
+        let passwords = hooks.auth_user_pass_verify.is_some() || asks_management;
+        *require_username |= passwords && !role.username_optional;
         let topology = role.network4.as_ref().map(|network| network.topology);
         let tap = options.device.kind == DeviceKind::Tap;
         let facts = FactSettings {
             tracked: hooks.tracked.clone(),
             own6: role.network6.as_ref().map(|network| network.server.addr()).filter(|_| !tap),
             netmask: tap || topology == Some(Topology::Subnet),
+            usernames: passwords,
         };
         Some(Self::new(ChainSettings {
             checks,

@@ -47,9 +47,9 @@ pub(crate) use check::{
 pub(crate) use facts::{ClientFacts, FactSettings, printable_name};
 pub(crate) use pending::Pending;
 pub(crate) use plugins::PluginCheck;
-pub(crate) use programs::ClientPrograms;
+pub(crate) use programs::{ClientPrograms, merged};
 pub(crate) use server_check::ServerCheck;
-use sessions::{Finished, SessionTable};
+use sessions::{Ending, Finished, SessionTable};
 use turns::{Turn, Turns};
 
 /// The default of [`ChainSettings::last`].
@@ -120,16 +120,22 @@ impl Chain {
 
     /// Records that a client has its session.
     pub(crate) fn established(&self, session: u64) {
-        self.0.sessions().established(session);
+        let inner = &self.0;
+        let facts = inner.sessions().established(session);
+        if let Some(facts) = facts {
+            inner.settings.checks.iter().for_each(|check| check.established(&facts));
+        }
     }
 
     /// Records that a session ends, or that a client gives up before it has one. The hooks of a session that existed
     /// wait for [`Self::ended`], which has its counters. Those of a later session of the same name wait for them.
     pub(crate) fn ending(&self, session: u64) {
         let inner = &self.0;
-        let finished = inner.sessions().ending(session, |facts| inner.turn_of(&facts.identity));
-        if let Some(finished) = finished {
-            inner.finish(finished, Counters::default());
+        let ending = inner.sessions().ending(session, |facts| inner.turn_of(&facts.identity));
+        match ending {
+            Ending::Abandoned => inner.abandoned(session),
+            Ending::Later => {}
+            Ending::Due(finished) => inner.finish(*finished, Counters::default()),
         }
     }
 
@@ -251,6 +257,9 @@ impl Inner {
     async fn authorize(&self, facts: &Arc<ClientFacts>, pending: &Pending) -> Decision {
         self.certificates(facts).await?;
         self.password(facts, pending).await?;
+        if facts.identity.renegotiation {
+            self.sessions().renegotiated(facts);
+        }
         let mut params = ClientParams::default();
         // Asked in renegotiations as well, so that a client whose file was removed or disabled does not stay.
         for check in &self.settings.checks {
@@ -269,9 +278,9 @@ impl Inner {
 
     /// Judges the chain of certificates, beginning at the root.
     async fn certificates(&self, facts: &Arc<ClientFacts>) -> Result<(), Rejection> {
+        let environment = self.environment_of(&facts.identity);
         for depth in (0..facts.identity.certificates.len()).rev() {
             let identity = facts.identity.clone();
-            let environment = self.environment();
             let facts = ClientFacts::at_depth(identity, depth, &environment, &self.settings.facts);
             let facts = Arc::new(facts);
             for check in &self.settings.checks {
@@ -300,7 +309,7 @@ impl Inner {
         let environment = self.environment();
         let unix = unix_time().0;
         let facts = ClientFacts::connecting(connecting, &environment, &settings.facts, unix);
-        let facts = Arc::new(facts);
+        let mut facts = Arc::new(facts);
         let mut succeeded = false;
         let asked = timeout(settings.patience, self.ask_to_connect(&facts, params, &mut succeeded));
         let decided = match asked.await {
@@ -310,6 +319,7 @@ impl Inner {
         let mut learned = Vec::new();
         let decided = match decided {
             Ok(mut params) => {
+                facts = facts.with_chosen(&params, reserved, &settings.facts);
                 let result = self.learn(&facts, reserved, &mut params, &mut learned).await;
                 result.map(|()| params)
             }
@@ -324,7 +334,10 @@ impl Inner {
                 self.finish(finished, Counters::default());
             }
         } else {
-            self.sessions().not_connected(session);
+            let gone = self.sessions().not_connected(session);
+            if gone {
+                self.abandoned(session);
+            }
         }
         decided
     }
@@ -355,7 +368,7 @@ impl Inner {
             return Ok(());
         }
         for address in reserved.or_fixed(params, facts.identity.check) {
-            match self.learn_one(facts, address).await {
+            match self.learn_one(facts, address, true).await {
                 Verdict::Reject(rejection) => return Err(rejection),
                 Verdict::Accept | Verdict::NotMine => learned.push(address),
             }
@@ -364,9 +377,13 @@ impl Inner {
             // The networks stay with the client's session.
             return Ok(());
         }
+        // In openvpn's order, which management clients see: IPv4 first, and the last one first.
+        let mut networks = std::mem::take(&mut params.iroutes);
+        networks.reverse();
+        networks.sort_by_key(|network| matches!(network, IpNet::V6(_)));
         let mut kept = Vec::new();
-        for network in std::mem::take(&mut params.iroutes) {
-            match self.learn_one(facts, network).await {
+        for network in networks {
+            match self.learn_one(facts, network, false).await {
                 Verdict::Reject(rejection) => {
                     tracing::warn!("{}: iroute {network} has no effect: {rejection}", name(facts));
                 }
@@ -380,13 +397,14 @@ impl Inner {
         Ok(())
     }
 
-    async fn learn_one(&self, facts: &Arc<ClientFacts>, address: IpNet) -> Verdict {
+    async fn learn_one(&self, facts: &Arc<ClientFacts>, address: IpNet, primary: bool) -> Verdict {
         let mut turn = self.turns.take(Key::Address(address));
         turn.begin().await;
         let former = self.sessions().learn(address, facts.identity.session);
         let kind = if former { ChangeKind::Update } else { ChangeKind::Add };
         for check in &self.settings.checks {
-            let verdict = check.learn(facts, AddressChange { kind, address }).await;
+            let change = AddressChange { kind, address, primary };
+            let verdict = check.learn(facts, change).await;
             if let Verdict::Reject(_) = verdict {
                 self.sessions().forget(address, facts.identity.session);
                 return verdict;
@@ -414,7 +432,8 @@ impl Inner {
             // The addresses first: their turns never wait for that of a name, so there is no cycle.
             for (address, mut turn) in forgotten {
                 turn.begin().await;
-                let change = AddressChange { kind: ChangeKind::Delete, address };
+                let (kind, primary) = (ChangeKind::Delete, false);
+                let change = AddressChange { kind, address, primary };
                 for check in &inner.settings.checks {
                     check.learn(&facts, change).await;
                 }
@@ -426,9 +445,24 @@ impl Inner {
         });
     }
 
+    /// Reports the end of an attempt that was never accepted.
+    fn abandoned(&self, session: u64) {
+        self.settings.checks.iter().for_each(|check| check.abandoned(session));
+    }
+
     fn verified(&self, identity: Identity) -> Arc<ClientFacts> {
-        let environment = self.environment();
+        let environment = self.environment_of(&identity);
         Arc::new(ClientFacts::verified(identity, &environment, &self.settings.facts))
+    }
+
+    /// Returns the variables to which those of a client are added. As in openvpn, a renegotiation has those of its
+    /// session.
+    fn environment_of(&self, identity: &Identity) -> Environment {
+        let session = identity.renegotiation.then(|| self.sessions().accepted(identity.session));
+        match session.flatten() {
+            Some(facts) => facts.environment.clone(),
+            None => self.environment(),
+        }
     }
 
     fn environment(&self) -> Environment {

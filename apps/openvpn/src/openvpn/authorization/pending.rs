@@ -16,7 +16,7 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    pub(super) fn new(sender: PendingSender, patience: Duration, longest: Duration) -> Self {
+    pub(crate) fn new(sender: PendingSender, patience: Duration, longest: Duration) -> Self {
         Self { sender, until: watch::Sender::new(Instant::now() + patience), longest }
     }
 

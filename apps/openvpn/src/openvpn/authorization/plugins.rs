@@ -391,7 +391,8 @@ mod tests {
         let fixture = Fixture::new();
         let check = check(&fixture.start("mask=0x580 on=10:refuse"));
         let facts = connecting();
-        let change = |kind| AddressChange { kind, address: "10.8.0.2/32".parse().unwrap() };
+        let change =
+            |kind| AddressChange { kind, address: "10.8.0.2/32".parse().unwrap(), primary: true };
         assert_eq!(check.learn(&facts, change(ChangeKind::Add)).await, Verdict::Accept);
         assert!(
             fixture.is_logged("call 8 arg 1=add") && fixture.is_logged("call 8 arg 2=10.8.0.2")

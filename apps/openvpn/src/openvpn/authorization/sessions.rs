@@ -58,6 +58,17 @@ pub(super) struct Finished<T> {
     pub(super) accepted: bool,
 }
 
+/// What remains to be done when a session or an attempt ends.
+#[derive(Debug)]
+pub(super) enum Ending<T> {
+    /// Nothing: the client was refused, or gave up before it was accepted.
+    Abandoned,
+    /// Its last hooks run later.
+    Later,
+    /// Its last hooks are due.
+    Due(Box<Finished<T>>),
+}
+
 impl<T> Accepted<T> {
     fn finished(self, turn: impl FnOnce(&ClientFacts) -> T) -> Finished<T> {
         let Self { facts, since, addresses, turn: taken, .. } = self;
@@ -99,9 +110,9 @@ impl<T> SessionTable<T> {
         self.connecting.insert(session, false);
     }
 
-    /// Ends a connection that left nothing to undo.
-    pub(super) fn not_connected(&mut self, session: u64) {
-        self.connecting.remove(&session);
+    /// Ends a connection that left nothing to undo. Returns whether the client has gone meanwhile.
+    pub(super) fn not_connected(&mut self, session: u64) -> bool {
+        self.connecting.remove(&session).unwrap_or_default()
     }
 
     /// Ends a connection. Returns the session if its last hooks are due already: because one of several checks refused
@@ -124,29 +135,47 @@ impl<T> SessionTable<T> {
         None
     }
 
-    /// Records that the engine has reported a session.
-    pub(super) fn established(&mut self, session: u64) {
-        if let Some(accepted) = self.accepted.get_mut(&session) {
-            accepted.established = true;
+    /// Records that the engine has reported a session. Returns its client.
+    pub(super) fn established(&mut self, session: u64) -> Option<Arc<ClientFacts>> {
+        let accepted = self.accepted.get_mut(&session)?;
+        accepted.established = true;
+        Some(Arc::clone(&accepted.facts))
+    }
+
+    /// Returns the client of a session.
+    pub(super) fn accepted(&self, session: u64) -> Option<Arc<ClientFacts>> {
+        self.accepted.get(&session).map(|accepted| Arc::clone(&accepted.facts))
+    }
+
+    /// Takes the variables of a renegotiation over into those of its session.
+    pub(super) fn renegotiated(&mut self, facts: &ClientFacts) {
+        if let Some(accepted) = self.accepted.get_mut(&facts.identity.session) {
+            let (identity, environment) =
+                (accepted.facts.identity.clone(), facts.environment.clone());
+            accepted.facts = Arc::new(ClientFacts { identity, environment });
         }
     }
 
-    /// Records that a session ends. Returns it if no counters of it will follow.
+    /// Records that a session ends.
     pub(super) fn ending(
         &mut self,
         session: u64,
         turn: impl FnOnce(&ClientFacts) -> T,
-    ) -> Option<Finished<T>> {
+    ) -> Ending<T> {
         if let Some(gone) = self.connecting.get_mut(&session) {
             *gone = true;
-            return None;
+            return Ending::Later;
         }
-        let accepted = self.accepted.get_mut(&session)?;
+        let Some(accepted) = self.accepted.get_mut(&session) else { return Ending::Abandoned };
         if accepted.established {
+            // Its counters follow.
             accepted.turn.get_or_insert_with(|| turn(&accepted.facts));
-            return None;
+            return Ending::Later;
         }
-        self.remove(session, turn)
+        match self.remove(session, turn) {
+            Some(finished) => Ending::Due(Box::new(finished)),
+            None => Ending::Abandoned,
+        }
     }
 
     /// Removes a session.

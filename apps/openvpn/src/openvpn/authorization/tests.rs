@@ -488,6 +488,114 @@ async fn a_client_that_gives_up_leaves_nothing_behind() {
     assert_eq!(chain.0.turns.len(), 0);
 }
 
+/// A check that records the ends of attempts and the beginnings of sessions.
+struct Ends(Calls);
+
+impl Check for Ends {
+    fn established(&self, facts: &Arc<ClientFacts>) {
+        self.0.add(format!("established {}", facts.identity.session));
+    }
+
+    fn abandoned(&self, session: u64) {
+        self.0.add(format!("abandoned {session}"));
+    }
+
+    fn disconnected(&self, facts: &Arc<ClientFacts>, _: Counters, _: Duration) -> DoneFuture {
+        self.0.add(format!("disconnected {}", facts.identity.session));
+        Box::pin(std::future::ready(()))
+    }
+}
+
+/// Each attempt ends once: as a session that has been accepted, or as an attempt that was not.
+#[tokio::test]
+async fn an_attempt_ends_as_a_session_or_is_abandoned() {
+    let calls = Calls::default();
+    let ends: Arc<dyn Check> = Arc::new(Ends(calls.clone()));
+    let refusing = |gate: &Gate| -> Arc<dyn Check> {
+        let connect = after(gate, no("no"));
+        Arc::new(Fake { connect, ..Fake::new("a", &Calls::default()) })
+    };
+    // Refused before it was asked with which parameters it connects.
+    let chain = Chain::new(settings(vec![Arc::clone(&ends)]));
+    chain.ending(1);
+    assert_eq!(calls.take(), ["abandoned 1"]);
+    // A session.
+    chain.connect(connecting(2)).await;
+    chain.established(2);
+    chain.ending(2);
+    chain.ended(2, Counters::default());
+    chain.established(2);
+    // One that was accepted, but gave up before it had its session.
+    chain.connect(connecting(3)).await;
+    chain.ending(3);
+    chain.close().await;
+    assert_eq!(calls.take(), ["established 2", "disconnected 2", "disconnected 3"]);
+    // Refused by client-connect.
+    let gate = Gate::opened();
+    let chain = Chain::new(settings(vec![refusing(&gate), Arc::clone(&ends)]));
+    chain.connect(connecting(4)).await;
+    assert_eq!(calls.take(), Vec::<String>::new(), "the engine reports its end");
+    chain.ending(4);
+    // It goes while client-connect runs, which then refuses it.
+    let gate = Gate::closed();
+    let chain = Chain::new(settings(vec![refusing(&gate), ends]));
+    let asked = tokio::spawn(chain.connect(connecting(5)));
+    settle().await;
+    chain.ending(5);
+    gate.open();
+    asked.await.unwrap();
+    chain.close().await;
+    assert_eq!(calls.take(), ["abandoned 4", "abandoned 5"]);
+}
+
+/// A check that records a client's address and version as variables have them.
+struct Seen(Calls);
+
+impl Seen {
+    fn add(&self, when: &str, facts: &ClientFacts) {
+        let value = |name| variable(facts, name).unwrap_or_default();
+        self.0.add(format!("{when} {} {}", value("ifconfig_pool_remote_ip"), value("IV_VER")));
+    }
+}
+
+impl Check for Seen {
+    fn password(&self, facts: &Arc<ClientFacts>, _: &Pending) -> VerdictFuture {
+        self.add("password", facts);
+        Box::pin(std::future::ready(Verdict::Accept))
+    }
+
+    fn established(&self, facts: &Arc<ClientFacts>) {
+        self.add("session", facts);
+    }
+
+    fn disconnected(&self, facts: &Arc<ClientFacts>, _: Counters, _: Duration) -> DoneFuture {
+        self.add("end", facts);
+        Box::pin(std::future::ready(()))
+    }
+}
+
+/// A session has the variables of the address that was chosen for it and of its last renegotiation, which has those of
+/// the session.
+#[tokio::test]
+async fn the_variables_of_a_session_go_on() {
+    let calls = Calls::default();
+    let chain = Chain::new(settings(vec![Arc::new(Seen(calls.clone()))]));
+    let version = |version: &str| vec![("IV_VER".to_owned(), version.to_owned())];
+    let mut first = connecting(1);
+    first.identity.peer_info = version("2.6");
+    let chosen = (Ipv4Addr::new(10, 9, 0, 9), Ipv4Addr::new(255, 255, 255, 0));
+    first.params.ifconfig4 = Some(chosen);
+    chain.connect(first).await;
+    chain.established(1);
+    let renegotiation = Identity { renegotiation: true, peer_info: version("2.7"), ..identity(1) };
+    assert!(is_accepted(&authorize(&chain, renegotiation).await));
+    chain.ending(1);
+    chain.ended(1, Counters::default());
+    chain.close().await;
+    let expected = ["session 10.9.0.9 2.6", "password 10.9.0.9 2.7", "end 10.9.0.9 2.7"];
+    assert_eq!(calls.take(), expected);
+}
+
 /// The end of a name's former session precedes the beginning of the next one, even if its counters come late.
 #[tokio::test]
 async fn the_former_session_of_a_name_ends_before_the_next_begins() {
@@ -528,7 +636,7 @@ async fn sessions_of_a_name_do_not_wait_for_each_other_with_duplicate_cn() {
 async fn a_rejected_network_is_left_out_and_a_rejected_address_refuses() {
     let calls = Calls::default();
     let count = Arc::new(AtomicUsize::new(0));
-    // The client's own address is the first, and its networks follow.
+    // The client's own address is the first, and its networks follow, the last one first.
     let reject = |place: usize| -> Answer {
         let count = Arc::clone(&count);
         count.store(0, Relaxed);
@@ -545,7 +653,7 @@ async fn a_rejected_network_is_left_out_and_a_rejected_address_refuses() {
     };
     let second = chain(vec![Fake { learn: reject(1), ..Fake::new("a", &calls) }]);
     let Response::Accept(params) = second.connect(with_networks()).await else { panic!() };
-    assert_eq!(params.iroutes, ["10.2.0.0/16".parse().unwrap()]);
+    assert_eq!(params.iroutes, ["10.1.0.0/16".parse().unwrap()]);
     let first = chain(vec![Fake { learn: reject(0), ..Fake::new("a", &calls) }]);
     assert_eq!(refusal(first.connect(with_networks()).await).log, "taken");
     first.close().await;

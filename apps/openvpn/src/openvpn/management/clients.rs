@@ -49,9 +49,14 @@ struct Waiting {
     extend: Extend,
 }
 
-/// The clients that wait.
+/// The clients that wait, and the last verdict about each session.
 #[derive(Default)]
-pub(super) struct Clients(BTreeMap<ClientKey, Waiting>);
+pub(super) struct Clients {
+    waiting: BTreeMap<ClientKey, Waiting>,
+    /// By session: the number of the key, and whether it was accepted. The sessions bound it, because
+    /// [`Self::forget`] removes those that have ended.
+    decided: BTreeMap<u64, (u64, bool)>,
+}
 
 impl Clients {
     /// Adds a client; `None` if too many wait.
@@ -60,37 +65,58 @@ impl Clients {
         key: ClientKey,
         extend: Extend,
     ) -> Option<oneshot::Receiver<ClientVerdict>> {
-        if self.0.len() >= MAX_WAITING {
+        if self.waiting.len() >= MAX_WAITING {
             // Some may have given up.
-            self.0.retain(|_, waiting| !waiting.verdict.is_closed());
+            self.waiting.retain(|_, waiting| !waiting.verdict.is_closed());
         }
-        if self.0.len() >= MAX_WAITING {
+        if self.waiting.len() >= MAX_WAITING {
             return None;
         }
         let (verdict, receiver) = oneshot::channel();
-        self.0.insert(key, Waiting { verdict, extend });
+        self.waiting.insert(key, Waiting { verdict, extend });
         Some(receiver)
     }
 
-    /// Delivers a verdict. Returns false if the client does not wait.
-    pub(super) fn decide(&mut self, key: ClientKey, verdict: ClientVerdict) -> bool {
-        self.0.remove(&key).is_some_and(|waiting| waiting.verdict.send(verdict).is_ok())
+    /// Delivers a verdict. Returns false if the client does not wait, unless the verdict is the one that it has had.
+    pub(super) fn decide(&mut self, (session, key): ClientKey, verdict: ClientVerdict) -> bool {
+        let decision = (key, matches!(verdict, ClientVerdict::Accept(_)));
+        let Some(waiting) = self.waiting.remove(&(session, key)) else {
+            return self.decided.get(&session) == Some(&decision);
+        };
+        let delivered = waiting.verdict.send(verdict).is_ok();
+        if delivered {
+            self.decided.insert(session, decision);
+        }
+        delivered
+    }
+
+    /// Removes the requests of a session that has ended.
+    pub(super) fn forget(&mut self, session: u64) {
+        let requests = (session, 0)..=(session, u64::MAX);
+        let ended: Vec<ClientKey> = self.waiting.range(requests).map(|(key, _)| *key).collect();
+        ended.iter().for_each(|key| drop(self.waiting.remove(key)));
+        self.decided.remove(&session);
     }
 
     /// Extends a client's time. Returns false if the client does not wait.
     pub(super) fn extend(&self, key: ClientKey, time: Duration, info: Option<String>) -> bool {
-        let waiting = self.0.get(&key).filter(|waiting| !waiting.verdict.is_closed());
+        let waiting = self.waiting.get(&key).filter(|waiting| !waiting.verdict.is_closed());
         waiting.is_some_and(|waiting| (waiting.extend)(time, info))
     }
 }
 
-/// Returns the lines of a notification with its variables. Values cannot begin a line.
-pub(super) fn notification(head: &str, variables: &[(String, String)], level: u8) -> Vec<String> {
+/// Returns the lines of a notification of a source (`CLIENT`) with its variables. Values cannot begin a line.
+pub(super) fn notification(
+    source: &str,
+    head: &str,
+    variables: &[(String, String)],
+    level: u8,
+) -> Vec<String> {
     let shown = variables.iter().map(|(name, value)| format!("{name}={value}"));
     let shown = shown.filter(|variable| passes(variable, level));
-    let lines = shown.map(|variable| format!(">CLIENT:ENV,{variable}"));
-    let first = std::iter::once(format!(">CLIENT:{head}"));
-    first.chain(lines).chain([">CLIENT:ENV,END".into()]).collect()
+    let lines = shown.map(|variable| format!(">{source}:ENV,{variable}"));
+    let first = std::iter::once(format!(">{source}:{head}"));
+    first.chain(lines).chain([format!(">{source}:ENV,END")]).collect()
 }
 
 fn passes(variable: &str, level: u8) -> bool {
@@ -114,11 +140,16 @@ mod tests {
         let mut again = clients.wait((0, 1), never()).unwrap();
         let deny = ClientVerdict::Deny { log: "no".into(), peer: None };
         assert!(!clients.decide((1, 0), deny.clone()));
-        assert!(clients.decide((0, 1), deny.clone()) && !clients.decide((0, 1), deny.clone()));
-        assert_eq!(again.try_recv(), Ok(deny));
+        assert!(clients.decide((0, 1), deny.clone()));
+        assert_eq!(again.try_recv(), Ok(deny.clone()));
+        // The same verdict once more is no error, but another one is.
+        assert!(clients.decide((0, 1), deny));
+        assert!(!clients.decide((0, 1), ClientVerdict::Accept(Vec::new())));
         assert!(first.try_recv().is_err());
         drop(first);
         assert!(!clients.decide((0, 0), ClientVerdict::Accept(Vec::new())), "it has given up");
+        clients.forget(0);
+        assert!(clients.waiting.is_empty() && clients.decided.is_empty());
     }
 
     #[test]
@@ -129,7 +160,16 @@ mod tests {
         assert!(clients.wait((9999, 0), never()).is_none());
         drop(waiting);
         assert!(clients.wait((9999, 0), never()).is_some());
-        assert_eq!(clients.0.len(), 1);
+        assert_eq!(clients.waiting.len(), 1);
+    }
+
+    #[test]
+    fn a_session_that_has_ended_waits_for_nothing() {
+        let mut clients = Clients::default();
+        let keys = [(0, 1), (1, 1), (1, 2), (2, 0)];
+        let _waiting = keys.map(|key| clients.wait(key, never()).unwrap());
+        clients.forget(1);
+        assert_eq!(clients.waiting.keys().copied().collect::<Vec<_>>(), [(0, 1), (2, 0)]);
     }
 
     #[test]
@@ -151,7 +191,7 @@ mod tests {
             [("IV_VER", "2.6"), ("X509_1_CN", "ca"), ("username", "a"), ("dev", "tun0")];
         let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
         let names = |level| -> Vec<String> {
-            let lines = notification("CONNECT,0,1", &variables, level);
+            let lines = notification("CLIENT", "CONNECT,0,1", &variables, level);
             assert_eq!(lines.first().unwrap(), ">CLIENT:CONNECT,0,1");
             assert_eq!(lines.last().unwrap(), ">CLIENT:ENV,END");
             let names = lines.iter().filter_map(|line| line.strip_prefix(">CLIENT:ENV,"));

@@ -12,6 +12,7 @@
 //! but its own commands, and is disconnected when too much waits for it.
 
 mod ask;
+mod check;
 mod clients;
 mod endpoint;
 mod gate;
@@ -53,6 +54,8 @@ use zeroize::Zeroizing;
 use super::status::Totals;
 use super::{Next, key_files};
 use crate::client::{COMMAND_LIMIT, ClientCommand};
+pub(crate) use check::ManagementCheck;
+use clients::{ClientKey, ClientVerdict, Extend};
 use endpoint::{Endpoint, Stream};
 use history::{LogCache, State, StateName};
 pub(crate) use login::ManagementLogin;
@@ -80,6 +83,12 @@ pub(crate) struct Management {
 /// A handle on the interface, for the parts of the program that report to it.
 #[derive(Clone)]
 pub(crate) struct Handle(Arc<Shared>);
+
+impl std::fmt::Debug for Handle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Handle")
+    }
+}
 
 struct Shared {
     session: Mutex<Session>,
@@ -316,7 +325,7 @@ impl Management {
             session.disconnected();
             (overflown, session.counters)
         };
-        let Counters { overflown: clients, long_lines } = counters;
+        let Counters { overflown: clients, long_lines, refused } = counters;
         if overflown {
             tracing::warn!(
                 "MANAGEMENT: Client disconnected: it did not read its lines ({clients} such clients so far)"
@@ -325,10 +334,11 @@ impl Management {
             say!(1, "MANAGEMENT: Client disconnected");
         }
         let lost = self.handle.0.log.dropped();
-        if long_lines > 0 || lost > 0 {
+        if long_lines > 0 || lost > 0 || refused > 0 {
             say!(
                 3,
-                "MANAGEMENT: {long_lines} lines too long, {lost} log lines not delivered so far"
+                "MANAGEMENT: so far {long_lines} lines were too long, {lost} log lines were not delivered, and \
+                 {refused} clients were refused because too many waited"
             );
         }
         if self.settings.forget_disconnect {
@@ -477,6 +487,30 @@ impl Handle {
         lines.into_iter().for_each(|line| session.notify(&line));
         drop(session);
         self.0.wake.notify_one();
+    }
+
+    /// Asks for a verdict on a client of the server. `None` if too many wait. The verdict may never come.
+    fn ask_about(
+        &self,
+        head: &str,
+        key: ClientKey,
+        variables: &[(String, String)],
+        extend: Extend,
+    ) -> Option<oneshot::Receiver<ClientVerdict>> {
+        let verdict = self.session().ask_about(head, key, variables, extend);
+        self.0.wake.notify_one();
+        verdict
+    }
+
+    /// Sends a notification with variables. Its source is `CLIENT` or `UPDOWN`.
+    pub(crate) fn tell(&self, source: &str, head: &str, variables: &[(String, String)]) {
+        self.session().tell(source, head, variables);
+        self.0.wake.notify_one();
+    }
+
+    /// Forgets the requests of a client of the server that has gone.
+    fn forget_client(&self, session: u64) {
+        self.session().forget_client(session);
     }
 
     /// Reports that a password was refused; `kind` is `Auth` or `Private Key`, and `reason` the other end's text.

@@ -185,6 +185,13 @@ impl Questions {
         self.answer(|question| takes_lines(question, command), answer)
     }
 
+    /// Returns the notification of the hold, if the program holds.
+    pub(super) fn hold(&mut self) -> Option<String> {
+        self.forget();
+        let holds = |pending: &&Pending| matches!(pending.question, Question::Hold(_));
+        self.0.iter().find(holds).map(|pending| pending.question.text(1))
+    }
+
     /// Handles `hold release`. Returns whether the program waited for it.
     pub(super) fn release(&mut self) -> bool {
         self.forget();

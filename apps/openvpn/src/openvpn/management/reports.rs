@@ -61,6 +61,9 @@ impl ClientReports {
                 let detail = format!("timeout {}", limit.as_secs());
                 self.handle.state(&State { detail, ..StateName::AuthPending.into() });
             }
+            ClientEvent::Token(login) => {
+                self.handle.notify([format!(">PASSWORD:Auth-Token:{}", login.password.as_str())]);
+            }
             ClientEvent::ServerInfo(text) => self.handle.notify([format!(">INFOMSG:{text}")]),
             ClientEvent::Connecting(_)
             | ClientEvent::Unreachable(..)
@@ -187,7 +190,7 @@ impl ServerReports {
         if self.handle.second() {
             self.handle.notify(sessions.iter().map(|session| {
                 let (received, sent) = (session.counters.rx_bytes, session.counters.tx_bytes);
-                format!(">BYTECOUNT_CLI:{},{received},{sent}", session.number)
+                format!(">BYTECOUNT_CLI:{},{received},{sent}", session.info.session)
             }));
         }
     }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use adit_runtime::driver::{DialGate, Passage};
 
+use super::super::scripts::{Context, Script, Scripts};
 use super::*;
 
 struct Config(String);
@@ -18,10 +19,26 @@ impl adit_openvpn::config::Files for Config {
 
 /// Opens the interface of a point-to-point end in a folder.
 fn open(folder: &Path, more: &str) -> (Management, PathBuf) {
+    let (options, path) = options(folder, more);
+    (Management::open(&options).unwrap().unwrap(), path)
+}
+
+fn options(folder: &Path, more: &str) -> (Options, PathBuf) {
     let path = folder.join("management");
     let text = format!(
         "dev tun\nsecret k\ncipher AES-256-CBC\nifconfig 10.1.0.1 10.1.0.2\nremote 192.0.2.1 1194\n\
          management {} unix\n{more}",
+        path.display()
+    );
+    (adit_openvpn::config::parse(&["x.conf".into()], &Config(text)).unwrap(), path)
+}
+
+/// Opens the interface of a server whose clients the management client decides about.
+pub(super) fn open_server(folder: &Path) -> (Management, PathBuf) {
+    let path = folder.join("management");
+    let text = format!(
+        "dev tun\nserver 10.8.0.0 255.255.255.0\nca a\ncert b\nkey c\ndh none\nmanagement {} unix\n\
+         management-client-auth\n",
         path.display()
     );
     let options = adit_openvpn::config::parse(&["x.conf".into()], &Config(text)).unwrap();
@@ -29,24 +46,35 @@ fn open(folder: &Path, more: &str) -> (Management, PathBuf) {
 }
 
 /// A management client.
-struct Talk(BufReader<UnixStream>);
+pub(super) struct Talk(BufReader<UnixStream>);
 
 impl Talk {
-    fn new(path: &Path) -> Self {
+    pub(super) fn new(path: &Path) -> Self {
         let stream = UnixStream::connect(path).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         Self(BufReader::new(stream))
     }
 
-    fn line(&mut self) -> String {
+    pub(super) fn line(&mut self) -> String {
         let mut line = String::new();
         self.0.read_line(&mut line).unwrap();
         line.trim_end().to_owned()
     }
 
-    fn ask(&mut self, command: &str) -> String {
+    pub(super) fn ask(&mut self, command: &str) -> String {
         writeln!(self.0.get_mut(), "{command}").unwrap();
         self.line()
+    }
+
+    /// Returns the lines of a notification about a client.
+    pub(super) fn notification(&mut self) -> Vec<String> {
+        let mut lines = vec![self.line()];
+        while lines.last().is_some_and(|line| line != ">CLIENT:ENV,END") {
+            let line = self.line();
+            assert!(!line.is_empty(), "the conversation has ended: {lines:?}");
+            lines.push(line);
+        }
+        lines
     }
 
     fn hears_nothing(&mut self) {
@@ -59,7 +87,7 @@ impl Talk {
     }
 }
 
-async fn serve<T: Send + 'static>(
+pub(super) async fn serve<T: Send + 'static>(
     management: &mut Management,
     client: impl FnOnce() -> T + Send + 'static,
 ) -> T {
@@ -190,4 +218,35 @@ async fn an_attempt_to_connect_waits_for_its_answers() {
     let elsewhere = Target { host: "vpn.example".into(), port: 443, ..Target::default() };
     assert_eq!(passage, Passage { target: elsewhere, proxy: Some(None) });
     client.await.unwrap();
+}
+
+#[tokio::test]
+async fn up_and_down_are_reported_to_those_who_want_to_know() {
+    let dir = tempfile::tempdir().unwrap();
+    let (quiet, _) = options(dir.path(), "");
+    let (options, _) = options(dir.path(), "management-up-down\n");
+    let (mut management, path) = open(dir.path(), "management-up-down\n");
+    let handle = management.handle();
+    assert!(Scripts::new(&quiet, None, Some(handle.clone())).is_none());
+    let mut scripts = Scripts::new(&options, None, Some(handle)).unwrap();
+    serve(&mut management, move || {
+        let mut talk = Talk::new(&path);
+        talk.line();
+        // There is no program to wait for.
+        assert!(scripts.start(Script::Up(Context::Init)).is_none());
+        assert!(scripts.start(Script::RouteUp).is_none());
+        scripts.environment().set("signal", "sigusr1");
+        assert!(scripts.start(Script::Down(Context::Restart)).is_none());
+        let mut block = || {
+            let lines = std::iter::from_fn(|| Some(talk.line()));
+            lines.take_while(|line| line != ">UPDOWN:ENV,END").collect::<Vec<_>>()
+        };
+        let up = block();
+        assert_eq!(up[0], ">UPDOWN:UP");
+        assert!(up.contains(&">UPDOWN:ENV,script_context=init".to_owned()), "{up:?}");
+        let down = block();
+        assert_eq!(down[0], ">UPDOWN:DOWN");
+        assert_eq!(down[1..], up[1..]);
+    })
+    .await;
 }

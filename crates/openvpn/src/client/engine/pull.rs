@@ -134,10 +134,11 @@ impl ClientEngine {
         let Ok((pushed, _)) = PushedOptions::from_reply(items, &self.config.pull_filters) else {
             return;
         };
-        if pushed.auth_token.is_some() {
-            self.remember_token(&pushed);
-            let text = || "the server has renewed the token".into();
-            self.budget.report_event(now, out, ClientEvent::Note, text);
+        let Some(login) = self.remember_token(&pushed) else { return };
+        let text = || "the server has renewed the token".into();
+        if let Some(text) = self.budget.report(now, text) {
+            out.event(ClientEvent::Note(text));
+            out.event(ClientEvent::Token(login));
         }
     }
 
@@ -235,7 +236,9 @@ impl ClientEngine {
             timeout: pushed.session_timeout.or(settings.limits.session),
         };
         let data = DataChannel::establish(now, agreement, &settings, &mut self.random, out);
-        self.remember_token(&pushed);
+        if let Some(login) = self.remember_token(&pushed) {
+            out.event(ClientEvent::Token(login));
+        }
         self.remotes.succeeded();
         self.state = State::Up(Box::new(Tunnel {
             control_channel,

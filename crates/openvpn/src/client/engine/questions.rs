@@ -150,13 +150,15 @@ impl ClientEngine {
         login
     }
 
-    /// Uses a pushed `auth-token` instead of the password from now on.
-    pub(super) fn remember_token(&mut self, pushed: &PushedOptions) {
-        let Some(token) = &pushed.auth_token else { return };
+    /// Uses a pushed `auth-token` instead of the password from now on. Returns it with its user name.
+    pub(super) fn remember_token(&mut self, pushed: &PushedOptions) -> Option<Credentials> {
+        let password = pushed.auth_token.clone()?;
         let username = pushed.auth_token_user.clone().unwrap_or_else(|| self.username.clone());
-        if !username.is_empty() {
-            self.token = Some(Credentials { username, password: token.clone() });
+        let login = Credentials { username, password };
+        if !login.username.is_empty() {
+            self.token = Some(login.clone());
         }
+        Some(login)
     }
 
     /// Processes a refusal for good. `auth-retry` decides what follows. After a dynamic challenge, the next attempt

@@ -47,6 +47,11 @@ pub(super) const TABLE: &[Spec] = &[
     })
     .roles(Roles::CLIENT)
     .doc("Gets the certificate from the management client, which finds it by the hint."),
+    flag("management-client-auth", |raw| &mut raw.management.client_auth)
+        .roles(Roles::SERVER)
+        .doc("Lets the management client decide which clients may connect, and with which options."),
+    flag("management-up-down", |raw| &mut raw.management.up_down)
+        .doc("Tells the management client when the tunnel comes up and goes down, with the variables of up."),
     flag("management-signal", |raw| &mut raw.management.signal)
         .doc("Restarts the tunnel (SIGUSR1) when the management client disconnects."),
     used("management-log-cache", "LINES", 1..=1, |raw, d| {

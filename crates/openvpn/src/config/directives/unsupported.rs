@@ -7,10 +7,6 @@ const VLAN: (&str, &str) = (
     "the tunnel does not distinguish VLANs",
     "remove it; tagged frames pass as they are, and a bridge with vlan_filtering can sort them",
 );
-const MANAGEMENT: (&str, &str) = (
-    "the management interface does not do that yet",
-    "remove it; the other management directives work",
-);
 const SERVER_AUTH: (&str, &str) = (
     "user names cannot be replaced",
     "remove it; username-as-common-name makes the user name the name of the session",
@@ -72,9 +68,7 @@ pub(super) const TABLE: &[Spec] = &[
     refused("engine", ("there is no OpenSSL to load it", "use pkcs11-providers and pkcs11-id for a key on a token, or cert and key with files")),
     refused("gremlin", ("it is for debugging only", "remove it")),
     refused("http-proxy-override", ("it does not exist in 2.6", "use http-proxy")),
-    refused("management-client-auth", MANAGEMENT),
     refused("management-client-pf", ("it no longer exists", "remove it, and use a packet filter: filter FILE")),
-    refused("management-up-down", MANAGEMENT),
     refused("no-iv", ("it no longer exists", "remove it")),
     refused("override-username", SERVER_AUTH),
     refused("setcon", ("it is not supported", "use SELinuxContext= of systemd")),

@@ -49,6 +49,14 @@ fn a_client_of_the_interface_is_checked_only_at_a_unix_socket() {
 }
 
 #[test]
+fn clients_of_a_server_may_be_decided_about_by_the_management_client() {
+    let decided = server(&format!("{PLACE}management-client-auth\nusername-as-common-name"));
+    assert!(decided.management.unwrap().client_auth);
+    let error = client_error(&format!("{PLACE}management-client-auth\n"));
+    assert_eq!(error.directive, "management-client-auth");
+}
+
+#[test]
 fn a_key_may_be_with_the_management_client() {
     let base = "client\ndev tun\nremote vpn.example\nca ca\nremote-cert-tls server\nmanagement /run/m unix\n";
     let parsed = |more: &str| parse_file(&format!("{base}{more}"));

@@ -65,10 +65,7 @@ impl Inner {
 }
 
 /// Adds the parameters that a program has written to those that a client has already.
-pub(in crate::openvpn::authorization) fn merged(
-    mut params: ClientParams,
-    new: ClientParams,
-) -> ClientParams {
+pub(crate) fn merged(mut params: ClientParams, new: ClientParams) -> ClientParams {
     let ClientParams {
         ipv4,
         ipv6,

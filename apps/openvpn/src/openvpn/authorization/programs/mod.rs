@@ -27,7 +27,7 @@ use super::{
 };
 use crate::openvpn::environment::Environment;
 use crate::openvpn::scripts::{RUNS_PROGRAMS, forbidden, runnable};
-pub(super) use client_connect::merged;
+pub(crate) use client_connect::merged;
 use password::{OpenPassword, PasswordKey};
 
 /// The time that a program has whose result no client waits for. One that takes longer is killed.

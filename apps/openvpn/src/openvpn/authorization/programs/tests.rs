@@ -376,7 +376,7 @@ async fn further_programs_get_openvpns_arguments() {
         (ChangeKind::Add, &["add", "10.8.0.2", "alice"][..]),
         (ChangeKind::Delete, &["delete", "10.8.0.2"]),
     ] {
-        let change = AddressChange { kind, address: "10.8.0.2/32".parse().unwrap() };
+        let change = AddressChange { kind, address: "10.8.0.2/32".parse().unwrap(), primary: true };
         assert_eq!(scripts.learn(&facts, change).await, Verdict::Accept);
         assert_eq!(fake.call().args, args);
     }
@@ -397,7 +397,11 @@ async fn further_programs_get_openvpns_arguments() {
     let refused = refusal(scripts.verify_certificate(&facts, 0).await);
     assert!(refused.log.starts_with("VERIFY SCRIPT ERROR: depth=0, O=x, CN=alice: "), "{refused}");
     refusal(scripts.verify_key(&facts).await);
-    let change = AddressChange { kind: ChangeKind::Add, address: "10.8.0.0/24".parse().unwrap() };
+    let change = AddressChange {
+        kind: ChangeKind::Add,
+        address: "10.8.0.0/24".parse().unwrap(),
+        primary: false,
+    };
     refusal(scripts.learn(&facts, change).await);
     assert_eq!(fake.state().calls.last().unwrap().args[1], "10.8.0.0/24");
 }

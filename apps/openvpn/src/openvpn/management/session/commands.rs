@@ -166,6 +166,13 @@ impl Session {
             "SIGUSR2" => Signal::User2,
             _ => return Err(format!("ERROR: signal '{name}' is not a known signal type")),
         };
+        // As in openvpn, only signals that end the program end a hold.
+        let ends = matches!(signal, Signal::Terminate | Signal::Interrupt);
+        if let Some(hold) = self.questions.hold().filter(|_| !ends) {
+            self.line(&format!("ERROR: signal '{name}' is currently ignored"));
+            self.line(&hold);
+            return Ok(());
+        }
         self.line(&format!("SUCCESS: signal {name} thrown"));
         self.actions.push_back(Action::Signal(signal));
         Ok(())
@@ -184,7 +191,10 @@ impl Session {
             return Ok(());
         };
         let known = NAMES.iter().find(|(known, _)| *known == name).map(|(_, retry)| *retry);
-        let retry = known.ok_or("ERROR: bad auth-retry parameter")?;
+        let Some(retry) = known else {
+            self.line("--auth-retry method must be 'interact', 'nointeract', or 'none'");
+            return Err("ERROR: bad auth-retry parameter".into());
+        };
         self.settings.auth_retry = retry;
         self.actions.push_back(Action::Client(ClientCommand::AuthRetry(retry)));
         self.line("SUCCESS: auth-retry parameter changed");

@@ -172,6 +172,8 @@ pub(super) struct Counters {
     pub(super) overflown: u64,
     /// Lines that were longer than allowed.
     pub(super) long_lines: u64,
+    /// Clients of the server that were refused because too many waited for a verdict.
+    pub(super) refused: u64,
 }
 
 /// The management interface.
@@ -419,22 +421,36 @@ impl Session {
         variables: &[(String, String)],
         extend: Extend,
     ) -> Option<tokio::sync::oneshot::Receiver<ClientVerdict>> {
-        let verdict = self.clients.wait(key, extend)?;
+        let Some(verdict) = self.clients.wait(key, extend) else {
+            self.counters.refused = self.counters.refused.saturating_add(1);
+            return None;
+        };
         let (cid, kid) = key;
-        self.tell_about(&format!("{head},{cid},{kid}"), variables);
+        self.tell("CLIENT", &format!("{head},{cid},{kid}"), variables);
         Some(verdict)
     }
 
-    /// Sends a notification about a client of the server, with variables.
-    pub(super) fn tell_about(&mut self, head: &str, variables: &[(String, String)]) {
+    /// Sends a notification with variables. Its source is `CLIENT` or `UPDOWN`.
+    pub(super) fn tell(&mut self, source: &str, head: &str, variables: &[(String, String)]) {
         let Some(talk) = self.talk() else { return };
-        let lines = notification(head, variables, talk.env_filter);
+        let lines = notification(source, head, variables, talk.env_filter);
         lines.iter().for_each(|line| self.line(line));
     }
 
     /// Sets the certificates that `pkcs11-id-get` shows.
     pub(super) fn set_identities(&mut self, identities: Vec<Identity>) {
         self.identities = identities;
+    }
+
+    /// Decides about a client, as `client-auth` does. Returns whether it waited.
+    #[cfg(test)]
+    pub(super) fn decide(&mut self, key: ClientKey, verdict: ClientVerdict) -> bool {
+        self.clients.decide(key, verdict)
+    }
+
+    /// Forgets the requests of a session that has ended.
+    pub(super) fn forget_client(&mut self, session: u64) {
+        self.clients.forget(session);
     }
 
     /// Returns whether `hold` is set.

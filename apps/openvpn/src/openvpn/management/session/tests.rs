@@ -134,7 +134,6 @@ fn commands_have_openvpns_answers() {
         ("auth-retry", "SUCCESS: auth-retry=none"),
         ("auth-retry interact", "SUCCESS: auth-retry parameter changed"),
         ("auth-retry", "SUCCESS: auth-retry=interact"),
-        ("auth-retry sometimes", "ERROR: bad auth-retry parameter"),
         ("forget-passwords", "SUCCESS: Passwords were forgotten"),
         ("cr-response MTIz", "SUCCESS: command succeeded"),
         ("verb 16", "ERROR: verb level is out of range"),
@@ -150,6 +149,8 @@ fn commands_have_openvpns_answers() {
     ] {
         assert_eq!(talk.one(command), answer, "{command}");
     }
+    let wrong = talk.ask("auth-retry sometimes");
+    assert_eq!(wrong.last().unwrap(), "ERROR: bad auth-retry parameter");
     let actions: Vec<_> = std::iter::from_fn(|| talk.0.action()).collect();
     let expected = [
         ClientCommand::AuthRetry(AuthRetry::Interact),
@@ -365,6 +366,16 @@ fn a_signal_is_for_the_process() {
     let mut talk = Talk::new(Mode::Client);
     assert_eq!(talk.one("signal SIGUSR1"), "SUCCESS: signal SIGUSR1 thrown");
     assert_eq!(talk.0.action(), Some(Action::Signal(Signal::User1)));
+    // While the program holds, there is nothing to restart.
+    let _held = talk.0.ask(Question::Hold(0));
+    talk.read();
+    for signal in ["SIGUSR1", "SIGUSR2", "SIGHUP"] {
+        let ignored = format!("ERROR: signal '{signal}' is currently ignored");
+        let hold = ">HOLD:Waiting for hold release:0".to_owned();
+        assert_eq!(talk.ask(&format!("signal {signal}")), [ignored, hold]);
+    }
+    assert_eq!(talk.0.action(), None);
+    assert_eq!(talk.one("signal SIGTERM"), "SUCCESS: signal SIGTERM thrown");
 }
 
 #[test]
@@ -445,7 +456,7 @@ fn clients_of_a_server_are_accepted_and_denied() {
         "ERROR: client-pending-auth command failed. Extra parameter might be too long"
     );
     assert_eq!(talk.one("client-deny 0 x reason"), "ERROR: cannot parse KID");
-    assert_eq!(talk.one("client-auth-nt 0 0"), "ERROR: client-auth-nt command failed");
+    assert_eq!(talk.one("client-auth-nt 0 0"), "ERROR: client-auth command failed");
     assert!(talk.ask("client-auth 0 1\npush \"route 10.0.0.0 255.0.0.0\"").is_empty());
     assert_eq!(talk.one("END"), "SUCCESS: client-auth command succeeded");
     let lines = vec!["push \"route 10.0.0.0 255.0.0.0\"".to_owned()];

@@ -111,7 +111,7 @@ impl Session {
                 command.need(2, false)?;
                 let key = self.client_key(command)?;
                 let done = self.clients.decide(key, ClientVerdict::Accept(Vec::new()));
-                self.done(&command.name, done);
+                self.done("client-auth", done);
             }
             "client-deny" => {
                 command.need(3, true)?;
@@ -129,7 +129,8 @@ impl Session {
             "cr-response" => {
                 command.need(1, false)?;
                 if self.settings.mode != Mode::Client {
-                    return Err(not_here("cr-response"));
+                    // In openvpn's spelling.
+                    return Err(not_here("cr-repsonse"));
                 }
                 let response = ClientCommand::Respond(command.arg(0).to_owned());
                 self.actions.push_back(Action::Client(response));
@@ -286,7 +287,10 @@ fn killed(text: &str) -> Result<Request, String> {
         return Err("ERROR: kill parse".into());
     }
     let host = host.trim_start_matches('[').trim_end_matches(']');
-    let ip = host.parse().map_err(|_| format!("ERROR: error parsing IP address: {host}"))?;
+    let ip = host.parse().map_err(|_| {
+        let first = host.split(':').next().unwrap_or_default();
+        format!("ERROR: error parsing IP address: {first}")
+    })?;
     let port = port.parse::<u16>().ok().filter(|port| *port > 0);
     let port = port.ok_or_else(|| {
         let port = text.rsplit(':').next().unwrap_or_default();
