@@ -112,10 +112,13 @@ impl Default for Options {
 impl Options {
     /// Returns the engines' settings, with the keys of [`Self::wrap`].
     pub fn settings(&self, wrap: WrapConfig) -> Settings {
+        // A management client gets the variables of `up`.
+        let reports = self.management.as_ref().is_some_and(|management| management.up_down);
         Settings {
             wrap,
             describe_certificates: self.hooks.programs().next().is_some()
-                || !self.process.plugins.is_empty(),
+                || !self.process.plugins.is_empty()
+                || reports,
             ..self.session.clone()
         }
     }

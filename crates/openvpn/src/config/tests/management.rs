@@ -56,6 +56,16 @@ fn clients_of_a_server_may_be_decided_about_by_the_management_client() {
     assert_eq!(error.directive, "management-client-auth");
 }
 
+/// The variables that are reported with the tunnel's state are also about certificates.
+#[test]
+fn certificates_are_described_for_a_management_client_that_hears_of_the_tunnel() {
+    let describes = |more: &str| {
+        let options = client(&format!("{PLACE}{more}"));
+        options.settings(crate::wrap::WrapConfig::None).describe_certificates
+    };
+    assert!(!describes("") && describes("management-up-down\n"));
+}
+
 #[test]
 fn a_key_may_be_with_the_management_client() {
     let base = "client\ndev tun\nremote vpn.example\nca ca\nremote-cert-tls server\nmanagement /run/m unix\n";
