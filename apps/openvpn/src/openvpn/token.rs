@@ -68,6 +68,9 @@ impl Opening<'_> {
             let shown = certificates.iter().map(|found| (found.id().to_string(), base64(found)));
             self.ask.show_tokens(shown.collect());
             let Some(query) = &query else {
+                for found in &certificates {
+                    say!(1, "PKCS#11: certificate on a token: {}", found.id());
+                }
                 let entered = self.ask.token_certificate()?;
                 let parsed = CertificateQuery::parse(entered.trim());
                 query = Some(parsed.map_err(|problem| {
