@@ -163,7 +163,7 @@ fn a_channel_without_a_key_costs_only_its_own_flows() {
         }
     }
     let flows = |lost: usize| channels.iter().filter(|channel| **channel <= lost).count() as u64;
-    assert_eq!(near.dropped(DropReason::NoKey), (0..4).map(flows).sum());
+    assert_eq!(near.dropped(DropReason::NoKey), (0..4).map(flows).sum::<u64>());
 }
 
 #[test]
