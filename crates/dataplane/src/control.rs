@@ -17,7 +17,7 @@ use arc_swap::ArcSwapOption;
 use ipnet::IpNet;
 
 use crate::egress::Arena;
-use crate::ethernet::{MacTotals, SourceGuard, Switch};
+use crate::ethernet::{MacTotals, SourceGuard, StationQuestions, Switch};
 use crate::filter_hook::FilterConfig;
 use crate::format::Format;
 use crate::key::Key;
@@ -262,7 +262,7 @@ impl<F: Format> Plane<F> {
             Command::DelPeer(id) => {
                 if let Some(peer) = tables.remove_peer(id) {
                     if let Some(switch) = &self.shared.ethernet {
-                        switch.macs.remove(id);
+                        switch.remove(id);
                     }
                     upcalls.notice(stats, Notice::PeerGone(id, peer.counters()));
                     let had_keys = !peer.keys.load().is_empty();
@@ -294,8 +294,16 @@ impl<F: Format> Plane<F> {
                     if let Some(switch) = &self.shared.ethernet
                         && !switch.is_open(&tables.routes.load(), id)
                     {
-                        switch.macs.remove(id);
+                        switch.remove(id);
                     }
+                }
+            }
+            Command::AllowStation(id, mac, allowed) => {
+                if let Some(switch) = &self.shared.ethernet {
+                    switch.answer(Mac(mac), id, allowed, clock(), || {
+                        tables.peers.load().get(id).is_some()
+                            && switch.is_open(&tables.routes.load(), id)
+                    });
                 }
             }
             Command::AddSplice(splice) => {
@@ -440,6 +448,14 @@ impl<F: Format> Plane<F> {
         if let Some(switch) = &self.shared.ethernet {
             // A second call changes nothing.
             let _ = switch.guard.set(SourceGuard::new(networks));
+        }
+    }
+
+    /// With a TAP device: from now on, a station's frames are dropped until [`Command::AllowStation`] allows it.
+    pub fn ask_about_stations(&self) {
+        if let Some(switch) = &self.shared.ethernet {
+            // A second call changes nothing.
+            let _ = switch.questions.set(StationQuestions::default());
         }
     }
 

@@ -69,6 +69,8 @@ drop_reasons! {
     NotEthernet = "not-ethernet",
     /// The peer has as many stations behind it as it may, or there are too many in all.
     MacsFull = "macs-full",
+    /// A frame of a station that the control plane has not allowed (`learn-address`).
+    MacNotAllowed = "mac-not-allowed",
     /// A frame for a station behind the peer that sent it.
     SamePeer = "same-peer",
     /// More flooded frames than the rate limit allows.

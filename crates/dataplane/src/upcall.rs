@@ -255,14 +255,16 @@ impl<T: DataFormat> Notices<T> {
             Notice::Unreachable(..) => self.unreachable = self.unreachable.saturating_add(1),
             Notice::Unrouted(_) if self.unrouted >= MAX_UNROUTED => return false,
             Notice::Unrouted(_) => self.unrouted = self.unrouted.saturating_add(1),
-            // Each is sent once per peer, key or request, so their number is bounded; a lost one is not repeated.
+            // Each is sent once per peer, key, station or request, so their number is bounded; a lost one is not repeated.
             Notice::PeerSilent(_)
             | Notice::PeerActive(_)
             | Notice::KeyFirstUse(..)
             | Notice::KeyNearLimit(..)
             | Notice::Violation(..)
             | Notice::ProbeResult(..)
-            | Notice::Traffic(..) => {}
+            | Notice::Traffic(..)
+            | Notice::StationHeard(..)
+            | Notice::StationForgotten(..) => {}
         }
         self.items.push_back(notice);
         true

@@ -21,6 +21,8 @@ pub enum Request {
     Authorize(Box<Identity>),
     /// The peer is authorized and its addresses are reserved. May it connect, and with which parameters?
     Connect(Box<Connecting>),
+    /// May a station behind a connected peer send frames?
+    Learn(Station),
     /// A client asks, before it sends its password, whether this is the right server.
     VerifyServer(Box<Identity>),
     /// A client needs a user name and a password, and possibly the answer to a challenge.
@@ -178,6 +180,15 @@ pub struct Connecting {
     pub ipv6: Option<Ipv6Net>,
     /// The second argument of the `ifconfig` that will be pushed: a netmask or the far end's address.
     pub netmask_or_far_end: Option<Ipv4Addr>,
+}
+
+/// A station behind a connected peer.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Station {
+    /// The number of the peer's session ([`Identity::session`]).
+    pub session: u64,
+    /// Its MAC address.
+    pub mac: [u8; 6],
 }
 
 /// A client's request for its user name and password.

@@ -66,6 +66,8 @@ pub enum Command<F: DataFormat> {
     DelKey(PeerId, KeySlot),
     /// Replaces the prefixes behind a peer: the destinations sent to it, and the only sources accepted from it.
     SetRoutes(PeerId, Vec<IpNet>),
+    /// Allows or refuses a station behind a peer, in response to [`Notice::StationHeard`].
+    AllowStation(PeerId, [u8; 6], bool),
     /// Adds a splice, or replaces the one with the same id. If there is no space for it, its packets are dropped and
     /// counted.
     AddSplice(Splice),
@@ -227,6 +229,11 @@ pub enum Notice<F: DataFormat> {
     /// A packet from the tunnel device, or from a client of a mesh node, had a destination without a route. Reported about once a second
     /// for each destination, if the plane was asked to.
     Unrouted(IpAddr),
+    /// A peer sent a frame of a station that needs [`Command::AllowStation`]. Reported once until the answer, and only if
+    /// the plane was asked to.
+    StationHeard(PeerId, [u8; 6]),
+    /// A station that was allowed has been silent for too long, and is forgotten.
+    StationForgotten(PeerId, [u8; 6]),
 }
 
 impl<F: DataFormat> Notice<F> {
@@ -242,6 +249,8 @@ impl<F: DataFormat> Notice<F> {
             | Self::Violation(peer, _)
             | Self::ProbeResult(peer, _)
             | Self::Traffic(peer, _)
+            | Self::StationHeard(peer, _)
+            | Self::StationForgotten(peer, _)
             | Self::PeerGone(peer, _) => Some(peer),
             Self::Unreachable(..) | Self::Unrouted(_) => None,
         }

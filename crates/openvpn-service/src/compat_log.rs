@@ -245,7 +245,8 @@ pub fn server_event(event: &ServerEvent, sessions: &Sessions, style: Style) {
         }
         ServerEvent::Addresses(_)
         | ServerEvent::ChallengeResponse { .. }
-        | ServerEvent::Ending(_) => {}
+        | ServerEvent::Ending(_)
+        | ServerEvent::StationForgotten(_) => {}
         ServerEvent::Told { peer, link, name, message } => {
             let label = || sessions.get(*peer).map_or_else(|| real(link.remote()), |_| label(peer));
             say!(3, "{} SENT CONTROL [{name}]: '{message}' (status=1)", label());

@@ -88,11 +88,13 @@ pub struct MacLimits {
     pub per_client: usize,
     /// `stale-routes-check`: an address is forgotten after being silent for this long.
     pub age: Option<Duration>,
+    /// Whether the authorizer must allow each address (`learn-address`).
+    pub ask: bool,
 }
 
 impl Default for MacLimits {
     fn default() -> Self {
-        Self { per_client: adit_dataplane::MACS_PER_PEER, age: None }
+        Self { per_client: adit_dataplane::MACS_PER_PEER, age: None, ask: false }
     }
 }
 

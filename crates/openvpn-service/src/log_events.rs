@@ -46,7 +46,7 @@ pub(super) fn log_event(event: &ServerEvent, sessions: &Sessions) {
     match event {
         ServerEvent::Accepted(link) => say!(4, "{}: TCP connection accepted", link.remote()),
         ServerEvent::HandshakeStarted(link, _) => say!(4, "{}: handshake started", link.remote()),
-        ServerEvent::Addresses(_) | ServerEvent::Ending(_) => {}
+        ServerEvent::Addresses(_) | ServerEvent::Ending(_) | ServerEvent::StationForgotten(_) => {}
         ServerEvent::Told { link, message, .. } => {
             say!(4, "{}: sent '{}'", link.remote(), without_token(message));
         }

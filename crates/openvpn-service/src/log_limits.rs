@@ -20,7 +20,8 @@ pub(super) fn is_logged(
         // These events cause no lines.
         ServerEvent::Addresses(_)
         | ServerEvent::ChallengeResponse { .. }
-        | ServerEvent::Ending(_) => return true,
+        | ServerEvent::Ending(_)
+        | ServerEvent::StationForgotten(_) => return true,
         ServerEvent::Accepted(link) => (stranger(link), Kind::Accepted, ""),
         ServerEvent::HandshakeStarted(link, _) => (stranger(link), Kind::HandshakeStarted, ""),
         ServerEvent::HandshakeFailed(link, reason) => {

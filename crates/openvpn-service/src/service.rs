@@ -147,8 +147,11 @@ impl Service {
                     plane.workers()
                 );
             }
-            let MacLimits { per_client, age } = options.mac_limits;
+            let MacLimits { per_client, age, ask } = options.mac_limits;
             plane.limit_macs(per_client, age);
+            if ask {
+                plane.ask_about_stations();
+            }
             let planes = PlaneBackend::new(plane, upcalls, options.socket.streams);
             let listening = sockets.endpoints();
             let driver = Driver::new(engine, planes, sockets, Arc::clone(&options.authorizer))?;

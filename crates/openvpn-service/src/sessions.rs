@@ -104,6 +104,7 @@ impl Sessions {
             ServerEvent::Accepted(_)
             | ServerEvent::Addresses(_)
             | ServerEvent::Ending(_)
+            | ServerEvent::StationForgotten(_)
             | ServerEvent::HandshakeStarted(..)
             | ServerEvent::Told { .. }
             | ServerEvent::Reverified(..)

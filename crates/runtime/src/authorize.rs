@@ -63,6 +63,12 @@ pub trait Authorizer: Send + Sync {
         Box::pin(std::future::ready(auth::Response::Accept(auth::ClientParams::default())))
     }
 
+    /// Decides whether a station behind a connected peer may send frames.
+    fn learn(&self, station: auth::Station) -> ResponseFuture {
+        let _ = station;
+        Box::pin(std::future::ready(auth::Response::Accept(auth::ClientParams::default())))
+    }
+
     /// Decides whether a client's server is the right one.
     fn verify_server(&self, identity: Box<Identity>) -> ResponseFuture {
         drop(identity);
@@ -103,6 +109,7 @@ pub fn answer(
         auth::Request::VerifyKey(identity) => authorizer.verify_key(identity),
         auth::Request::Authorize(identity) => authorizer.authorize(identity, pending),
         auth::Request::Connect(connecting) => authorizer.connect(connecting),
+        auth::Request::Learn(station) => authorizer.learn(station),
         auth::Request::VerifyServer(identity) => authorizer.verify_server(identity),
         auth::Request::Credentials(request) => authorizer.credentials(request),
     }

@@ -181,6 +181,7 @@ pub(super) async fn run(
         mac_limits: MacLimits {
             per_client: role.client_rules.max_routes as usize,
             age: role.station_age,
+            ask: chain.as_ref().is_some_and(Chain::judges_stations),
         },
         port_share: role.port_share.as_ref().map(|to| PortShare::new(to.host.clone(), to.port)),
         control: own_control_socket(),
@@ -339,6 +340,7 @@ impl Hooks for ServerHooks<'_> {
         match event {
             ServerEvent::ClientUp(info) => chain.established(info.session),
             ServerEvent::Ending(session) => chain.ending(*session),
+            ServerEvent::StationForgotten(station) => chain.station_forgotten(*station),
             _ => {}
         }
     }

@@ -105,6 +105,18 @@ impl Macs {
         self.read().by_mac.get(&mac).map(|station| station.peer)
     }
 
+    /// Records that a peer has sent a frame from its station. Returns false if the station is not behind this peer.
+    pub(crate) fn heard(&self, mac: Mac, peer: PeerId, now: Instant) -> bool {
+        let stations = self.read();
+        let station = stations.by_mac.get(&mac).filter(|station| station.peer == peer);
+        station.inspect(|station| station.heard.store(now.as_nanos(), Relaxed)).is_some()
+    }
+
+    /// Returns whether a peer's station may have this address.
+    pub(crate) fn is_permitted(&self, mac: Mac) -> bool {
+        mac.is_station() && self.own.get() != Some(&mac)
+    }
+
     /// Records that a peer has sent a frame from this station, which is behind it from now on. `alive` returns whether
     /// the peer is still in the table of peers and may send frames: the control plane changes that before it removes
     /// the peer from this table.
@@ -126,7 +138,7 @@ impl Macs {
             return Err(DropReason::MacsFull);
         }
         drop(stations);
-        if !mac.is_station() || self.own.get() == Some(&mac) {
+        if !self.is_permitted(mac) {
             return Err(DropReason::SourceSpoofed);
         }
         let mut stations = self.write();
@@ -183,7 +195,7 @@ impl Macs {
         }
         if stations.is_full_for(mac) {
             stations.searched = Some(now);
-            stations.forget_if(idle);
+            stations.forget_if(|_, station| idle(station));
             if stations.is_full_for(mac) {
                 return Err(DropReason::MacsFull);
             }
@@ -200,8 +212,12 @@ impl Macs {
     }
 
     /// Forgets stations that were silent for too long, if there is a limit and a search is due; returns when the next
-    /// one is due.
-    pub(crate) fn expire(&self, now: Instant) -> Option<Instant> {
+    /// one is due. `forgotten` is called for each.
+    pub(crate) fn expire(
+        &self,
+        now: Instant,
+        mut forgotten: impl FnMut(PeerId, Mac),
+    ) -> Option<Instant> {
         let age = self.age.load(Relaxed);
         if age == 0 {
             return None;
@@ -210,7 +226,15 @@ impl Macs {
         if now.as_nanos() < due {
             return Some(Instant::from_nanos(due));
         }
-        self.write().forget_if(|station| since(station, now) >= age);
+        let mut gone = Vec::new();
+        self.write().forget_if(|mac, station| {
+            let silent = since(station, now) >= age;
+            if silent {
+                gone.push((station.peer, mac));
+            }
+            silent
+        });
+        gone.into_iter().for_each(|(peer, mac)| forgotten(peer, mac));
         let due = now.as_nanos().saturating_add(age);
         self.next_expiry.store(due, Relaxed);
         Some(Instant::from_nanos(due))
@@ -257,9 +281,9 @@ impl Stations {
         }
     }
 
-    fn forget_if(&mut self, unwanted: impl Fn(&Station) -> bool) {
+    fn forget_if(&mut self, mut unwanted: impl FnMut(Mac, &Station) -> bool) {
         let Self { by_mac, owned, .. } = self;
-        by_mac.retain(|_, station| !unwanted(station));
+        by_mac.retain(|mac, station| !unwanted(*mac, station));
         owned.retain(|_, owned| {
             owned.macs.retain(|mac| by_mac.contains_key(mac));
             !owned.macs.is_empty()
@@ -376,15 +400,19 @@ mod tests {
         let macs = Macs::default();
         claim(&macs, 1, A, 0).unwrap();
         claim(&macs, 2, A, 50).unwrap();
-        assert_eq!(macs.expire(at(100_000)), None);
+        let mut gone = Vec::new();
+        let mut expire =
+            |macs: &Macs, seconds| macs.expire(at(seconds), |peer, mac| gone.push((peer, mac)));
+        assert_eq!(expire(&macs, 100_000), None);
         assert_eq!(totals(&macs).0, 2);
         macs.limit(MACS_PER_PEER, Some(Duration::from_secs(60)));
-        assert_eq!(macs.expire(at(70)), Some(at(130)));
+        assert_eq!(expire(&macs, 70), Some(at(130)));
         assert_eq!((macs.owner(mac(1)), macs.owner(mac(2))), (None, Some(A)));
-        assert_eq!(macs.expire(at(129)), Some(at(130)));
+        assert_eq!(expire(&macs, 129), Some(at(130)));
         assert_eq!(macs.owner(mac(2)), Some(A), "not every time");
-        assert_eq!(macs.expire(at(130)), Some(at(190)));
+        assert_eq!(expire(&macs, 130), Some(at(190)));
         assert_eq!(macs.owner(mac(2)), None);
+        assert_eq!(gone, [(A, mac(1)), (A, mac(2))]);
         // The memory is released too.
         macs.limit(1, None);
         claim(&macs, 3, A, 130).unwrap();

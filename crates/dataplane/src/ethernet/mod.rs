@@ -13,16 +13,18 @@
 mod flood;
 mod guard;
 mod macs;
+mod questions;
 
 use std::sync::{Arc, OnceLock};
 
-use adit_engine::{PeerId, TokenBucket};
+use adit_engine::{Instant, PeerId, TokenBucket};
 use adit_wire::ethernet::{Ethernet, Mac};
 
 pub(crate) use flood::{Floods, PEER_COPIES, TOTAL_COPIES};
 pub(crate) use guard::SourceGuard;
 pub(crate) use macs::Macs;
 pub use macs::{MACS_PER_PEER, MAX_MACS, MacTotals};
+pub(crate) use questions::StationQuestions;
 
 use crate::format::Format;
 use crate::peer::Peer;
@@ -41,12 +43,38 @@ pub(crate) struct Switch {
     pub from_peers: TokenBucket,
     /// The addresses that only their owners may use. If it is set, peers without routes neither send nor get frames.
     pub guard: OnceLock<SourceGuard>,
+    /// If it is set, the control plane must allow each station.
+    pub questions: OnceLock<StationQuestions>,
 }
 
 impl Switch {
     /// Returns whether a peer may send and get frames.
     pub(crate) fn is_open(&self, routes: &Routes, peer: PeerId) -> bool {
         self.guard.get().is_none() || routes.has_any(peer)
+    }
+
+    /// Forgets a peer's stations.
+    pub(crate) fn remove(&self, peer: PeerId) {
+        self.macs.remove(peer);
+        if let Some(questions) = self.questions.get() {
+            questions.remove(peer);
+        }
+    }
+
+    /// Processes the control plane's answer about a station. `alive` returns whether the peer is still in the table of
+    /// peers and may send frames.
+    pub(crate) fn answer(
+        &self,
+        mac: Mac,
+        peer: PeerId,
+        allowed: bool,
+        now: Instant,
+        alive: impl Fn() -> bool,
+    ) {
+        let Some(questions) = self.questions.get() else { return };
+        // A station for which there is no room is like one that was refused.
+        let allowed = allowed && self.macs.claim(mac, peer, now, alive).is_ok();
+        questions.answer(mac, peer, allowed, now);
     }
 
     /// Returns the peers that get flooded frames.

@@ -1,10 +1,11 @@
 //! Frames received from peers.
 
+use adit_engine::{Notice, PeerId};
 use adit_wire::ethernet::{Ethernet, Mac};
 use adit_wire::mss;
 
 use super::{Ingress, Run};
-use crate::ethernet::Switch;
+use crate::ethernet::{StationQuestions, Switch};
 use crate::filter_hook::Relayed;
 use crate::format::Format;
 use crate::relay::Relay;
@@ -63,13 +64,39 @@ impl<'a, F: Format> Ingress<'a, '_, F> {
             return Err(DropReason::SourceSpoofed);
         }
         let tables = &self.shared.tables;
-        switch.macs.claim(source, id, self.now, || {
+        let alive = || {
             let peers = tables.peers.load();
             peers.get(run.peer.id).is_some_and(|known| std::ptr::eq(&**known, &**run.peer))
                 && switch.is_open(&tables.routes.load(), id)
-        })?;
+        };
+        if let Some(questions) = switch.questions.get() {
+            self.ask(switch, questions, (id, source), alive)?;
+        } else {
+            switch.macs.claim(source, id, self.now, alive)?;
+        }
         self.lazy.get_or_insert_default().sender = Some((id, source));
         Ok(())
+    }
+
+    /// Returns `Ok` if the control plane has allowed the station behind this peer, and otherwise asks about it.
+    fn ask(
+        &self,
+        switch: &Switch,
+        questions: &StationQuestions,
+        (id, source): (PeerId, Mac),
+        alive: impl Fn() -> bool,
+    ) -> Result<(), DropReason> {
+        if switch.macs.heard(source, id, self.now) {
+            return Ok(());
+        }
+        if !switch.macs.is_permitted(source) {
+            return Err(DropReason::SourceSpoofed);
+        }
+        if questions.ask(source, id, self.now, alive) {
+            let heard = Notice::StationHeard(id, source.0);
+            self.shared.upcalls.notice(&self.shared.stats, heard);
+        }
+        Err(DropReason::MacNotAllowed)
     }
 
     /// Relays a frame to other peers; returns `None` if the device must not get it.

@@ -44,7 +44,11 @@ impl<F: Format> Worker<F> {
         let mut next: Option<Instant> = None;
         let mut wake_at = |at: Instant| next = Some(next.map_or(at, |next| next.min(at)));
         if let Some(switch) = &shared.ethernet
-            && let Some(due) = switch.macs.expire(now)
+            && let Some(due) = switch.macs.expire(now, |peer, mac| {
+                if switch.questions.get().is_some() {
+                    shared.upcalls.notice(&shared.stats, Notice::StationForgotten(peer, mac.0));
+                }
+            })
         {
             wake_at(due);
         }

@@ -162,6 +162,56 @@ fn one_peer_has_so_many_stations_and_no_more() {
     assert_eq!(sends(&mut server, 2, &mut a, &from(2, 999)).0, 1);
 }
 
+/// Returns the stations about which the plane asks.
+fn asked(server: &mut End) -> Vec<(u32, [u8; 6])> {
+    let notices = server.notices().into_iter().filter_map(|notice| match notice {
+        Notice::StationHeard(peer, mac) => Some((peer.0, mac)),
+        _ => None,
+    });
+    notices.collect()
+}
+
+#[test]
+fn a_station_passes_only_once_it_is_allowed_if_the_plane_was_told_to_ask() {
+    let (mut server, [mut a, mut b]) = switch(Relay::Kernel, [2, 3]);
+    server.memory.plane().ask_about_stations();
+    let allow = |server: &mut End, peer, allowed| {
+        server.apply(Command::AllowStation(PeerId(peer), station(9, 1), allowed));
+    };
+    let from = frame(station(1, 1), station(9, 1), ARP, &[0; 28]);
+    assert_eq!(sends(&mut server, 2, &mut a, &from).0, 0);
+    assert_eq!(asked(&mut server), [(2, station(9, 1))]);
+    assert_eq!(sends(&mut server, 2, &mut a, &from).0, 0);
+    assert!(asked(&mut server).is_empty(), "once");
+    assert_eq!(server.dropped(DropReason::MacNotAllowed), 2);
+    allow(&mut server, 2, true);
+    assert_eq!(sends(&mut server, 2, &mut a, &from).0, 1);
+    // Another peer does not get the station before it is allowed.
+    let to = frame(station(9, 1), station(1, 1), ARP, &[0; 28]);
+    assert_eq!(sends(&mut server, 3, &mut b, &from).0, 0);
+    assert_eq!(asked(&mut server), [(3, station(9, 1))]);
+    allow(&mut server, 3, false);
+    assert_eq!(sends(&mut server, 3, &mut b, &from).0, 0);
+    assert!(asked(&mut server).is_empty(), "not at once after a refusal");
+    let mut clients = [a, b];
+    assert_eq!(reaches(&mut server, &mut clients, &to), [0]);
+    allow(&mut server, 3, true);
+    assert_eq!(sends(&mut server, 3, &mut clients[1], &from).0, 1);
+    assert_eq!(reaches(&mut server, &mut clients, &to), [1]);
+    // The former peer has to ask again, and a peer that is gone gets nothing.
+    assert_eq!(sends(&mut server, 2, &mut clients[0], &from).0, 0);
+    assert_eq!(asked(&mut server), [(2, station(9, 1))]);
+    server.apply(Command::DelPeer(PeerId(2)));
+    allow(&mut server, 2, true);
+    assert_eq!(reaches(&mut server, &mut clients, &to), [1]);
+    // Addresses that no station may have are not asked about.
+    assert_eq!(
+        sends(&mut server, 3, &mut clients[1], &frame(station(1, 1), ALL, ARP, &[0; 28])).0,
+        0
+    );
+    assert!(asked(&mut server).is_empty());
+}
+
 #[test]
 fn syns_are_clamped_behind_the_header_and_its_tags() {
     for tags in 0..3 {

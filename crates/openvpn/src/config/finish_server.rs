@@ -50,7 +50,6 @@ pub(super) fn server_options(raw: &mut RawConfig) -> Result<ServerOptions, Confi
         ));
     }
     check_passwords(raw)?;
-    check_learn_address(raw)?;
     let mut push = push(raw)?;
     push.extend(route_to_server(raw));
     let far4 = network4.as_ref().and_then(|network| far_end(raw, network));
@@ -70,18 +69,6 @@ pub(super) fn server_options(raw: &mut RawConfig) -> Result<ServerOptions, Confi
         station_age: server.station_age.filter(|_| raw.is_ethernet()),
         ..server
     })
-}
-
-/// Refuses `learn-address` with a TAP device. Its addresses are those of stations, which the workers learn.
-fn check_learn_address(raw: &RawConfig) -> Result<(), ConfigError> {
-    if !raw.is_ethernet() || raw.options.hooks.learn_address.is_none() {
-        return Ok(());
-    }
-    Err(raw.error(
-        "learn-address",
-        "with a TAP device the stations behind clients are not reported",
-        "remove it, or use a TUN device; client-connect gets the addresses of clients",
-    ))
 }
 
 /// The directives that check the passwords of clients.

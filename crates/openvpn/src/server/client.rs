@@ -1,3 +1,4 @@
+use std::collections::HashMap;
 use std::net::SocketAddr;
 
 use adit_engine::{Identity, Instant, auth};
@@ -141,6 +142,8 @@ pub(super) struct ConnectedClient {
     pub(super) token: Option<ClientToken>,
     /// The renegotiation whose authorization is pending. Until then the former key stays in use.
     pub(super) reauthorization: Option<Reauthorization>,
+    /// The requests about stations behind the client.
+    pub(super) stations: HashMap<auth::RequestId, [u8; 6]>,
 }
 
 /// The token of a connected client.
@@ -186,7 +189,11 @@ impl Client {
             Stage::VerifyingKey(verification) => verification.request == request,
             Stage::Authorizing(authorizing) => authorizing.request == request,
             Stage::Connected(connected) => {
-                connected.reauthorization.as_ref().is_some_and(|again| again.request == request)
+                connected.stations.contains_key(&request)
+                    || connected
+                        .reauthorization
+                        .as_ref()
+                        .is_some_and(|again| again.request == request)
             }
             _ => false,
         }

@@ -3,6 +3,7 @@ use crate::session::PathReport;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::negotiate::DataCipher;
+use adit_engine::auth::Station;
 use adit_engine::command::Counters;
 use adit_engine::{Link, PeerAddresses, PeerId, UnixTime};
 
@@ -51,6 +52,8 @@ pub enum ServerEvent {
     Unauthentic(Link),
     /// A device whose session was replaced is still present, so two devices use the same profile.
     UsedElsewhere(Box<UsedElsewhere>),
+    /// A station behind a client has been silent for too long, and is forgotten.
+    StationForgotten(Station),
     /// A client moved to another address.
     Floated(PeerId, Link),
     /// A renegotiation has verified a client's certificate. Contains the certificate and the TLS

@@ -17,6 +17,7 @@ mod p2p_tls_streams;
 mod push_filters;
 mod records;
 mod simulated;
+mod stations;
 mod streams;
 mod unauthenticated;
 mod vulnerabilities;

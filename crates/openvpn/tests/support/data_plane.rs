@@ -28,6 +28,8 @@ pub(crate) struct PlaneModel {
     pub traffic_read: u64,
     /// The addresses that have been proven.
     pub admitted: HashSet<Link>,
+    /// The answers about stations.
+    pub stations: Vec<(PeerId, [u8; 6], bool)>,
 }
 
 pub(crate) struct Peer {
@@ -76,6 +78,7 @@ impl PlaneModel {
                 return Some(Notice::Traffic(id, self.traffic));
             }
             Command::SetKeepalive(..) | Command::SetMtu(..) | Command::ProbePath(..) => {}
+            Command::AllowStation(peer, mac, allowed) => self.stations.push((peer, mac, allowed)),
             Command::SetRelay(..)
             | Command::AddSplice(_)
             | Command::DelSplice(_)

@@ -79,6 +79,8 @@ pub(crate) struct World {
     pub keys: Vec<Identity>,
     /// Whether such a request waits in `asked` until the test answers it; otherwise it is accepted.
     pub slow_keys: bool,
+    /// The requests about stations, which wait in `asked`.
+    pub stations: Vec<auth::Station>,
     /// The latest requests about clients that are authorized.
     pub connecting: Vec<Connecting>,
     /// The response to them, or `None` to accept them with the parameters so far.
@@ -183,6 +185,7 @@ impl World {
             identities: Vec::new(),
             keys: Vec::new(),
             slow_keys: false,
+            stations: Vec::new(),
             connecting: Vec::new(),
             connect_reply: None,
             slow_connect: false,
@@ -415,6 +418,7 @@ impl World {
                     return Some(Again::Connect(ticket, response));
                 }
             }
+            auth::Request::Learn(station) => self.stations.push(station),
             auth::Request::Authorize(identity) => {
                 self.password = identity.password.as_ref().map(|password| password.to_string());
                 if self.identities.len() >= KEPT {

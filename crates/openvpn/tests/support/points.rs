@@ -208,7 +208,8 @@ impl Plane {
             | Command::ProbePath(..)
             | Command::AdmitLink(_)
             | Command::DismissLink(_) => {}
-            Command::SetRelay(..)
+            Command::AllowStation(..)
+            | Command::SetRelay(..)
             | Command::AddSplice(_)
             | Command::DelSplice(_)
             | Command::LimitSplices(_) => unreachable!("OpenVPN has no relays"),

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use adit_engine::command::{Float, KeySlot, PeerSpec, Splice};
 use adit_engine::{Command, DataFormat, Input, Instant, Link, Notice};
+use adit_wire::ethernet::Mac;
 
 use crate::log::wanted;
 use crate::say;
@@ -67,6 +68,9 @@ pub(super) fn command<F: DataFormat>(op: &Command<F>) {
         Command::SetLink(peer, link) => say!(KEYS, "peer {}: now at {}", peer.0, link.remote()),
         Command::SetRelay(peer, relay) => {
             say!(KEYS, "peer {}: now by way of peer {}", peer.0, relay.0);
+        }
+        Command::AllowStation(peer, mac, allowed) => {
+            say!(KEYS, "peer {}: station {}: allowed: {allowed}", peer.0, Mac(*mac));
         }
         Command::AddSplice(Splice { id, to, limit }) => {
             let (from, limit) = (id.from.0, limit.map(|limit| limit.most_in(SECOND)));
@@ -159,6 +163,10 @@ pub(super) fn notice<F: DataFormat>(notice: &Notice<F>) {
             say!(DETAILS, "{}: unreachable: {error}", link.remote());
         }
         Notice::Unrouted(address) => say!(INPUTS, "{address}: no peer has a route"),
+        Notice::StationHeard(peer, mac) => say!(KEYS, "peer {}: station {}", peer.0, Mac(*mac)),
+        Notice::StationForgotten(peer, mac) => {
+            say!(KEYS, "peer {}: station {} forgotten", peer.0, Mac(*mac));
+        }
         Notice::Traffic(peer, traffic) => {
             say!(INPUTS, "peer {}: {} bytes so far", peer.0, traffic.bytes);
         }

@@ -97,6 +97,7 @@ const SCENARIOS: &[(&str, &[Roles], ScenarioFn)] = &[
     ("several-workers", ADIT_SERVER, workers::several_workers),
     ("eight-workers-and-streams", ADIT_SERVER, workers::eight_workers_and_streams),
     ("tap/frames", ALL, tap::frames),
+    ("tap/stations-learned", ADIT_SERVES, tap::stations_learned),
     ("tap/client-to-client", ALL, tap::client_to_client),
     ("tap/isolated-clients", ALL, tap::isolated_clients),
     ("tap/bridge-with-pool", ALL, tap::bridge_with_pool),

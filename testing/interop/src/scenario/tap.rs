@@ -4,13 +4,15 @@ use std::fs;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use super::server_hooks::script;
 use super::{Scenario, ping_until};
 use crate::case::{Configs, InnerAddrs, READY, SETUP_LIMIT, dial, inner_addrs_on, serve};
 use crate::failure::{Context, Result, ensure};
 use crate::net::{Namespace, Pair, Star, ip};
+use crate::peer::Program;
 use crate::process::Daemon;
 use crate::traffic::{ping, silent, tcp};
-use crate::wait::ScaledInstant;
+use crate::wait::{ScaledInstant, until};
 
 const DEVICE: &str = "tap0";
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -96,6 +98,70 @@ fn start_clients(
         clients.push(client);
     }
     Ok((server, clients, inner))
+}
+
+/// A program learns of stations: of new ones, of one that moves to another client, and of those that are gone. The
+/// frames of one that it refuses do not pass. All this is as with openvpn.
+pub(super) fn stations_learned(scenario: &Scenario<'_>) -> Result<String> {
+    let theirs = learned(scenario, &Program::OpenVpn)?;
+    let ours = learned(scenario, scenario.server)?;
+    ensure(theirs == ours, || format!("openvpn: {theirs:#?}, adit: {ours:#?}"))?;
+    Ok(ours.join(", "))
+}
+
+/// Returns the arguments of the program, each once, in order.
+fn learned(scenario: &Scenario<'_>, server: &Program) -> Result<Vec<String>> {
+    const ROAMING: &str = "02:ad:17:00:00:07";
+    const REFUSED: &str = "02:ad:17:00:00:09";
+    let mut configs = configs(scenario);
+    let log = scenario.folder().join("learned");
+    let _ = fs::remove_file(&log);
+    let learn = script(
+        scenario,
+        "learn",
+        &format!("echo \"$*\" >> $OUT/learned\n[ \"${{2%@*}}\" != {REFUSED} ]"),
+    )?;
+    configs.server(&format!("duplicate-cn\nscript-security 2\nlearn-address {learn}"));
+    let star = Star::new(3)?;
+    let path = |name: &str| scenario.folder().join(name);
+    fs::write(path("server.conf"), &configs.server)?;
+    let mut server = Daemon::spawn("server", server.command(&star.server, &path("server.conf")))?;
+    server.wait_for(READY, SETUP_LIMIT)?;
+    let gateway = address("10.88.0.1")?;
+    let mut clients = Vec::new();
+    for (at, (namespace, mac)) in star.clients.iter().zip([ROAMING, ROAMING, REFUSED]).enumerate() {
+        let file = path(&format!("client{at}.conf"));
+        fs::write(&file, format!("{}lladdr {mac}\n", configs.client))?;
+        let mut client = Daemon::spawn("client", scenario.client.command(namespace, &file))?;
+        client
+            .wait_for(READY, SETUP_LIMIT)
+            .map_err(|e| format!("{e}\n{}", server.failure("meanwhile")))?;
+        if mac == REFUSED {
+            ensure(silent(namespace, gateway)?, || "a refused station passes".to_owned())?;
+        } else {
+            ping_until(namespace, gateway, TIMEOUT * 4)?;
+        }
+        clients.push(client);
+    }
+    // The client that has the station now leaves before the others.
+    for at in [1, 0, 2] {
+        if let Some(client) = clients.get_mut(at) {
+            client.stop()?;
+        }
+    }
+    // openvpn looks for lost stations now and then.
+    until("the station is deleted", TIMEOUT * 20, || {
+        Ok(fs::read_to_string(&log)?.contains(&format!("delete {ROAMING}")))
+    })
+    .map_err(|e| format!("{e}\n{}", fs::read_to_string(&log).unwrap_or_default()))?;
+    server.stop()?;
+    let mut lines: Vec<String> = Vec::new();
+    for line in fs::read_to_string(&log)?.lines() {
+        if !lines.iter().any(|known| known == line) {
+            lines.push(line.to_owned());
+        }
+    }
+    Ok(lines)
 }
 
 /// Three clients find each other by broadcast and multicast, exchange traffic, and one leaves.

@@ -1,7 +1,7 @@
 //! The interface of a source of verdicts.
 
+use std::fmt;
 use std::future::{Future, ready};
-use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -80,6 +80,11 @@ pub(crate) trait Check: Send + Sync {
         Box::pin(ready(Ok(params)))
     }
 
+    /// Returns whether [`Self::learn`] does anything.
+    fn learns(&self) -> bool {
+        false
+    }
+
     /// Judges an address that a client is about to get, or takes note of one that it has lost (`learn-address`).
     fn learn(&self, facts: &Arc<ClientFacts>, change: AddressChange) -> VerdictFuture {
         let _ = (facts, change);
@@ -119,23 +124,38 @@ pub(crate) trait Check: Send + Sync {
 pub(crate) struct AddressChange {
     /// What happens to the address.
     pub(crate) kind: ChangeKind,
-    /// The address of a client, or a network behind it.
-    pub(crate) address: IpNet,
+    /// The address.
+    pub(crate) address: Address,
     /// Whether it is the client's own address.
     pub(crate) primary: bool,
 }
 
 impl AddressChange {
-    /// Formats the address as openvpn does: without the length of a prefix that is a single address.
+    /// Formats the address as openvpn does.
     pub(crate) fn text(&self) -> String {
-        let single = match self.address.addr() {
-            IpAddr::V4(_) => 32,
-            IpAddr::V6(_) => 128,
-        };
-        if self.address.prefix_len() == single {
-            self.address.addr().to_string()
-        } else {
-            self.address.to_string()
+        self.address.to_string()
+    }
+}
+
+/// An address of a client or behind it.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Address {
+    /// The address of a client, or a network behind it.
+    Net(IpNet),
+    /// A station behind a client, with a TAP device.
+    Station([u8; 6]),
+}
+
+impl fmt::Display for Address {
+    /// A prefix that is a single address is written without its length, and a station with openvpn's number of a VLAN,
+    /// which is always 0.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Net(net) if net.prefix_len() == net.max_prefix_len() => net.addr().fmt(f),
+            Self::Net(net) => net.fmt(f),
+            Self::Station([a, b, c, d, e, g]) => {
+                write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}@0")
+            }
         }
     }
 }

@@ -36,6 +36,7 @@ impl Chain {
             duplicate_cn: false,
             last: LAST,
             learns: false,
+            stations: false,
         });
         chain.set_environment(Environment::new(options));
         Some(chain)
@@ -91,6 +92,7 @@ impl Chain {
         *connect = connects || others;
         let passwords = hooks.auth_user_pass_verify.is_some() || asks_management;
         *require_username |= passwords && !role.username_optional;
+        let stations = checks.iter().any(|check| check.learns());
         let topology = role.network4.as_ref().map(|network| network.topology);
         let tap = options.device.kind == DeviceKind::Tap;
         let facts = FactSettings {
@@ -107,8 +109,8 @@ impl Chain {
             longest: patience.max(options.session.renegotiation.after / 2),
             duplicate_cn: role.duplicate_cn,
             last: LAST,
-            // The addresses behind a TAP device are those of stations, which the data plane learns.
             learns: !tap,
+            stations: tap && stations,
         }))
     }
 }

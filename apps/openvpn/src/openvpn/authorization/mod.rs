@@ -31,7 +31,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use adit_engine::Identity;
-use adit_engine::auth::{ClientParams, Connecting, Rejection, Response};
+use adit_engine::auth::{ClientParams, Connecting, Rejection, Response, Station};
 use adit_engine::command::Counters;
 use adit_runtime::authorize::{Authorizer, PendingSender, ResponseFuture};
 use adit_runtime::clock::unix_time;
@@ -42,7 +42,7 @@ use tokio::time::timeout;
 use super::environment::Environment;
 
 pub(crate) use check::{
-    AddressChange, ChangeKind, Check, DoneFuture, ParamsFuture, Verdict, VerdictFuture,
+    Address, AddressChange, ChangeKind, Check, DoneFuture, ParamsFuture, Verdict, VerdictFuture,
 };
 pub(crate) use facts::{ClientFacts, FactSettings, printable_name};
 pub(crate) use pending::Pending;
@@ -71,6 +71,8 @@ pub(crate) struct ChainSettings {
     pub(crate) last: Duration,
     /// Whether the addresses of clients are reported to [`Check::learn`], as with a TUN device.
     pub(crate) learns: bool,
+    /// Whether the stations behind clients are reported to [`Check::learn`], as with a TAP device.
+    pub(crate) stations: bool,
 }
 
 /// The checks of a server's clients, as the engine's authorizer.
@@ -95,7 +97,7 @@ enum Key {
     /// One session, where several may have the same name.
     Session(u64),
     /// An address: its former owner loses it before the next one gets it.
-    Address(IpNet),
+    Address(Address),
 }
 
 /// The order of a session's hooks.
@@ -145,6 +147,21 @@ impl Chain {
         let finished = inner.sessions().remove(session, |facts| inner.turn_of(&facts.identity));
         if let Some(finished) = finished {
             inner.finish(finished, traffic);
+        }
+    }
+
+    /// Returns whether the checks judge the stations behind clients.
+    pub(crate) fn judges_stations(&self) -> bool {
+        self.0.settings.stations
+    }
+
+    /// Records that a station behind a client was forgotten.
+    pub(crate) fn station_forgotten(&self, station: Station) {
+        let (inner, address) = (Arc::clone(&self.0), Address::Station(station.mac));
+        let lost = inner.sessions().lose(address, station.session);
+        if let Some(facts) = lost {
+            let turn = inner.turns.take(Key::Address(address));
+            lock(&self.0.last).spawn(async move { inner.forgotten(&facts, address, turn).await });
         }
     }
 
@@ -213,6 +230,17 @@ impl Authorizer for Chain {
             match timeout(inner.settings.patience, inner.certificates(&facts)).await {
                 Ok(verdict) => verdict.map(|()| ClientParams::default()).into_response(),
                 Err(_) => Response::Reject("tls-verify did not answer in time".into()),
+            }
+        })
+    }
+
+    fn learn(&self, station: Station) -> ResponseFuture {
+        let inner = Arc::clone(&self.0);
+        Box::pin(async move {
+            match timeout(inner.settings.patience, inner.learn_station(station)).await {
+                Ok(Verdict::Reject(rejection)) => Response::Reject(rejection),
+                Ok(_) => Response::Accept(ClientParams::default()),
+                Err(_) => Response::Reject("learn-address did not finish in time".into()),
             }
         })
     }
@@ -362,12 +390,13 @@ impl Inner {
         facts: &Arc<ClientFacts>,
         reserved: Reserved,
         params: &mut ClientParams,
-        learned: &mut Vec<IpNet>,
+        learned: &mut Vec<Address>,
     ) -> Result<(), Rejection> {
         if !self.settings.learns {
             return Ok(());
         }
-        for address in reserved.or_fixed(params, facts.identity.check) {
+        for net in reserved.or_fixed(params, facts.identity.check) {
+            let address = Address::Net(net);
             match self.learn_one(facts, address, true).await {
                 Verdict::Reject(rejection) => return Err(rejection),
                 Verdict::Accept | Verdict::NotMine => learned.push(address),
@@ -383,12 +412,12 @@ impl Inner {
         networks.sort_by_key(|network| matches!(network, IpNet::V6(_)));
         let mut kept = Vec::new();
         for network in networks {
-            match self.learn_one(facts, network, false).await {
+            match self.learn_one(facts, Address::Net(network), false).await {
                 Verdict::Reject(rejection) => {
                     tracing::warn!("{}: iroute {network} has no effect: {rejection}", name(facts));
                 }
                 Verdict::Accept | Verdict::NotMine => {
-                    learned.push(network);
+                    learned.push(Address::Net(network));
                     kept.push(network);
                 }
             }
@@ -397,16 +426,49 @@ impl Inner {
         Ok(())
     }
 
-    async fn learn_one(&self, facts: &Arc<ClientFacts>, address: IpNet, primary: bool) -> Verdict {
+    /// Reports a station behind a client before its frames are accepted.
+    async fn learn_station(&self, station: Station) -> Verdict {
+        let (session, address) = (station.session, Address::Station(station.mac));
+        let Some(facts) = self.sessions().facts(session) else {
+            return Verdict::Reject("the session has ended".into());
+        };
+        let verdict = self.learn_one(&facts, address, false).await;
+        if let Verdict::Reject(rejection) = &verdict {
+            tracing::warn!("{}: station {address} is refused: {rejection}", name(&facts));
+            return verdict;
+        }
+        let added = self.sessions().add(address, session);
+        if !added && self.sessions().forget(address, session) {
+            let turn = self.turns.take(Key::Address(address));
+            self.forgotten(&facts, address, turn).await;
+        }
+        verdict
+    }
+
+    /// Reports an address that a client has lost.
+    async fn forgotten(&self, facts: &Arc<ClientFacts>, address: Address, mut turn: HookTurn) {
+        turn.begin().await;
+        let change = AddressChange { kind: ChangeKind::Delete, address, primary: false };
+        for check in &self.settings.checks {
+            check.learn(facts, change).await;
+        }
+    }
+
+    async fn learn_one(
+        &self,
+        facts: &Arc<ClientFacts>,
+        address: Address,
+        primary: bool,
+    ) -> Verdict {
         let mut turn = self.turns.take(Key::Address(address));
         turn.begin().await;
         let former = self.sessions().learn(address, facts.identity.session);
-        let kind = if former { ChangeKind::Update } else { ChangeKind::Add };
+        let kind = if former.is_some() { ChangeKind::Update } else { ChangeKind::Add };
         for check in &self.settings.checks {
             let change = AddressChange { kind, address, primary };
             let verdict = check.learn(facts, change).await;
             if let Verdict::Reject(_) = verdict {
-                self.sessions().forget(address, facts.identity.session);
+                self.sessions().unlearn(address, facts.identity.session, former);
                 return verdict;
             }
         }
@@ -418,10 +480,10 @@ impl Inner {
         let inner = Arc::clone(self);
         let Finished { facts, since, addresses, mut turn, accepted } = finished;
         let duration = if accepted { since.elapsed() } else { Duration::ZERO };
-        let forgotten: Vec<(IpNet, HookTurn)> = {
+        let forgotten: Vec<(Address, HookTurn)> = {
             let mut sessions = inner.sessions();
-            let owned = |address: &IpNet| sessions.forget(*address, facts.identity.session);
-            let lost: Vec<IpNet> = addresses.into_iter().filter(owned).collect();
+            let owned = |address: &Address| sessions.forget(*address, facts.identity.session);
+            let lost: Vec<Address> = addresses.into_iter().filter(owned).collect();
             drop(sessions);
             lost.into_iter().map(|at| (at, inner.turns.take(Key::Address(at)))).collect()
         };
@@ -430,13 +492,8 @@ impl Inner {
         while last.try_join_next().is_some() {}
         last.spawn(async move {
             // The addresses first: their turns never wait for that of a name, so there is no cycle.
-            for (address, mut turn) in forgotten {
-                turn.begin().await;
-                let (kind, primary) = (ChangeKind::Delete, false);
-                let change = AddressChange { kind, address, primary };
-                for check in &inner.settings.checks {
-                    check.learn(&facts, change).await;
-                }
+            for (address, turn) in forgotten {
+                inner.forgotten(&facts, address, turn).await;
             }
             turn.begin().await;
             for check in &inner.settings.checks {

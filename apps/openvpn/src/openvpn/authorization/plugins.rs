@@ -176,6 +176,10 @@ impl Check for PluginCheck {
         })
     }
 
+    fn learns(&self) -> bool {
+        self.plugins.wants(Kind::LearnAddress)
+    }
+
     fn learn(&self, facts: &Arc<ClientFacts>, change: AddressChange) -> VerdictFuture {
         if !self.plugins.wants(Kind::LearnAddress) {
             return not_mine();
@@ -255,6 +259,7 @@ mod tests {
     use adit_runtime::authorize::PendingSender;
     use zeroize::Zeroizing;
 
+    use super::super::Address;
     use super::super::tests::{fact_settings, facts_of};
     use super::*;
     use crate::plugin_host::tests::{Fixture, until};
@@ -391,8 +396,11 @@ mod tests {
         let fixture = Fixture::new();
         let check = check(&fixture.start("mask=0x580 on=10:refuse"));
         let facts = connecting();
-        let change =
-            |kind| AddressChange { kind, address: "10.8.0.2/32".parse().unwrap(), primary: true };
+        let change = |kind| AddressChange {
+            kind,
+            address: Address::Net("10.8.0.2/32".parse().unwrap()),
+            primary: true,
+        };
         assert_eq!(check.learn(&facts, change(ChangeKind::Add)).await, Verdict::Accept);
         assert!(
             fixture.is_logged("call 8 arg 1=add") && fixture.is_logged("call 8 arg 2=10.8.0.2")

@@ -3,9 +3,9 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use ipnet::IpNet;
 use tokio::time::Instant;
 
+use super::check::Address;
 use super::facts::ClientFacts;
 
 /// The sessions by their numbers. The engine bounds them: by `max-clients` and by its limit of handshakes.
@@ -20,7 +20,7 @@ pub(super) struct SessionTable<T> {
     /// The clients that were accepted.
     accepted: HashMap<u64, Accepted<T>>,
     /// The session of each address.
-    addresses: HashMap<IpNet, u64>,
+    addresses: HashMap<Address, u64>,
 }
 
 impl<T> Default for SessionTable<T> {
@@ -39,7 +39,7 @@ impl<T> Default for SessionTable<T> {
 struct Accepted<T> {
     facts: Arc<ClientFacts>,
     since: Instant,
-    addresses: Vec<IpNet>,
+    addresses: Vec<Address>,
     /// Whether the engine has reported its session.
     established: bool,
     /// The turn of its last hooks, once its session ends.
@@ -51,7 +51,7 @@ struct Accepted<T> {
 pub(super) struct Finished<T> {
     pub(super) facts: Arc<ClientFacts>,
     pub(super) since: Instant,
-    pub(super) addresses: Vec<IpNet>,
+    pub(super) addresses: Vec<Address>,
     /// The turn of its last hooks.
     pub(super) turn: T,
     /// Whether all checks accepted it.
@@ -121,7 +121,7 @@ impl<T> SessionTable<T> {
         &mut self,
         session: u64,
         facts: &Arc<ClientFacts>,
-        addresses: Vec<IpNet>,
+        addresses: Vec<Address>,
         accepted: bool,
         turn: impl FnOnce() -> T,
     ) -> Option<Finished<T>> {
@@ -197,13 +197,44 @@ impl<T> SessionTable<T> {
         accepted.into_values().map(|accepted| accepted.finished(&turn)).collect()
     }
 
-    /// Gives an address to a session. Returns whether another session had it.
-    pub(super) fn learn(&mut self, address: IpNet, session: u64) -> bool {
-        self.addresses.insert(address, session).is_some_and(|former| former != session)
+    /// Returns what is known about the client of a session that was accepted.
+    pub(super) fn facts(&self, session: u64) -> Option<Arc<ClientFacts>> {
+        self.accepted.get(&session).map(|accepted| Arc::clone(&accepted.facts))
+    }
+
+    /// Gives an address to a session. Returns the other session that had it.
+    pub(super) fn learn(&mut self, address: Address, session: u64) -> Option<u64> {
+        self.addresses.insert(address, session).filter(|former| *former != session)
+    }
+
+    /// Undoes [`Self::learn`].
+    pub(super) fn unlearn(&mut self, address: Address, session: u64, former: Option<u64>) {
+        match former.filter(|former| self.accepted.contains_key(former)) {
+            Some(former) => drop(self.addresses.insert(address, former)),
+            None => drop(self.forget(address, session)),
+        }
+    }
+
+    /// Records an address that a session got after it was accepted. Returns false if the session has ended meanwhile.
+    pub(super) fn add(&mut self, address: Address, session: u64) -> bool {
+        let Some(accepted) = self.accepted.get_mut(&session) else { return false };
+        if !accepted.addresses.contains(&address) {
+            accepted.addresses.push(address);
+        }
+        true
+    }
+
+    /// Removes an address from a session that continues. Returns the session's client unless another session has the
+    /// address by now.
+    pub(super) fn lose(&mut self, address: Address, session: u64) -> Option<Arc<ClientFacts>> {
+        let accepted = self.accepted.get_mut(&session)?;
+        accepted.addresses.retain(|other| *other != address);
+        let facts = Arc::clone(&accepted.facts);
+        self.forget(address, session).then_some(facts)
     }
 
     /// Takes an address from a session. Returns false if another session has it by now.
-    pub(super) fn forget(&mut self, address: IpNet, session: u64) -> bool {
+    pub(super) fn forget(&mut self, address: Address, session: u64) -> bool {
         let own = self.addresses.get(&address) == Some(&session);
         if own {
             self.addresses.remove(&address);

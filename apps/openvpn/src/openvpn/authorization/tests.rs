@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use adit_engine::CertificateFacts;
-use adit_engine::auth::{TokenFacts, TokenState};
+use adit_engine::auth::{Station, TokenFacts, TokenState};
 use tokio::sync::{Barrier, Semaphore, oneshot};
 use tokio::task::JoinHandle;
 
@@ -191,6 +191,7 @@ fn settings(checks: Vec<Arc<dyn Check>>) -> ChainSettings {
         duplicate_cn: false,
         last: LONG,
         learns: true,
+        stations: false,
     }
 }
 
@@ -445,6 +446,49 @@ async fn parameters_and_the_end_pass_through_all_checks() {
     ];
     assert_eq!(calls.take(), last);
     assert!(lock(&durations).iter().all(|duration| *duration >= SHORT));
+}
+
+#[tokio::test]
+async fn stations_are_learnt_move_and_are_forgotten() {
+    let calls = Calls::default();
+    let learn: Answer = Arc::new(move |facts| {
+        let refused = facts.identity.session == 3;
+        (Gate::opened(), if refused { no("not here") } else { Verdict::Accept })
+    });
+    let chain = with_settings(vec![Fake { learn, ..Fake::new("a", &calls) }], |settings| {
+        (settings.learns, settings.stations) = (false, true);
+    });
+    for session in [1, 2, 3] {
+        chain.connect(connecting(session)).await;
+        chain.established(session);
+    }
+    calls.take();
+    let station = |session, n| Station { session, mac: [2, 0, 0, 0, 0, n] };
+    assert!(is_accepted(&chain.learn(station(1, 1)).await));
+    assert!(is_accepted(&chain.learn(station(1, 2)).await));
+    assert!(is_accepted(&chain.learn(station(2, 2)).await));
+    assert_eq!(refusal(chain.learn(station(3, 1)).await).log, "not here");
+    assert_eq!(refusal(chain.learn(station(9, 1)).await).log, "the session has ended");
+    let learnt = [
+        "a: add 02:00:00:00:00:01@0",
+        "a: add 02:00:00:00:00:02@0",
+        "a: update 02:00:00:00:00:02@0",
+        "a: update 02:00:00:00:00:01@0",
+    ];
+    assert_eq!(calls.take(), learnt);
+    // The first client still has the station that the third was refused, and not the one that moved.
+    chain.ended(1, Counters::default());
+    settle().await;
+    assert_eq!(calls.take(), ["a: delete 02:00:00:00:00:01@0", "a: client1 left, 0 bytes"]);
+    chain.station_forgotten(station(2, 2));
+    settle().await;
+    assert_eq!(calls.take(), ["a: delete 02:00:00:00:00:02@0"]);
+    chain.station_forgotten(station(2, 2));
+    chain.close().await;
+    let mut last = calls.take();
+    last.sort();
+    assert_eq!(last, ["a: client2 left, 0 bytes", "a: client3 left, 0 bytes"]);
+    assert!(chain.0.sessions().is_empty());
 }
 
 /// If a client is refused after a check has accepted it, all checks take note of the end.

@@ -11,8 +11,8 @@ use adit_openvpn::config::{ClientFile, ClientRules};
 use ipnet::IpNet;
 
 use super::super::authorization::{
-    AddressChange, ChangeKind, Check, ClientFacts, DoneFuture, ParamsFuture, Pending, Verdict,
-    VerdictFuture, merged,
+    Address, AddressChange, ChangeKind, Check, ClientFacts, DoneFuture, ParamsFuture, Pending,
+    Verdict, VerdictFuture, merged,
 };
 use super::super::environment::Environment;
 use super::clients::ClientVerdict;
@@ -223,9 +223,10 @@ fn with_lines(
 /// Formats an address or a network as openvpn does.
 fn address(change: &AddressChange) -> String {
     match change.address {
-        net if change.primary => net.addr().to_string(),
-        IpNet::V4(net) => format!("{}/{}", net.network(), net.netmask()),
-        IpNet::V6(net) => net.trunc().to_string(),
+        Address::Net(net) if change.primary => net.addr().to_string(),
+        Address::Net(IpNet::V4(net)) => format!("{}/{}", net.network(), net.netmask()),
+        Address::Net(IpNet::V6(net)) => net.trunc().to_string(),
+        Address::Station(_) => change.text(),
     }
 }
 
@@ -339,7 +340,7 @@ mod tests {
             assert_eq!(check.password(&facts, &pending()).await, Verdict::Accept);
             check.challenge_response(&facts, "MTIz\n>FATAL:x".into()).await;
             for (address, primary) in [("10.8.0.2/32", true), ("10.9.1.1/32", false)] {
-                let address = address.parse().unwrap();
+                let address = Address::Net(address.parse().unwrap());
                 let change = AddressChange { kind: ChangeKind::Add, address, primary };
                 assert_eq!(check.learn(&facts, change).await, Verdict::NotMine);
                 let change = AddressChange { kind: ChangeKind::Delete, ..change };
@@ -405,6 +406,7 @@ mod tests {
             duplicate_cn: false,
             last: patience,
             learns: true,
+            stations: false,
         });
         let answer = chain.authorize(Box::new(alice()), PendingSender::none()).await;
         assert!(matches!(answer, Response::Reject(_)), "{answer:?}");
@@ -417,7 +419,7 @@ mod tests {
         let text = |net: &str, primary| {
             address(&AddressChange {
                 kind: ChangeKind::Add,
-                address: net.parse().unwrap(),
+                address: Address::Net(net.parse().unwrap()),
                 primary,
             })
         };

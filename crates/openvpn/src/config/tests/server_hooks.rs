@@ -44,8 +44,7 @@ fn what_has_no_place_is_named() {
     }
     assert_eq!(client_error("client-connect /c\n").directive, "client-connect");
     let tap = "dev tap\nca ca\ncert c\nkey k\ndh none\nserver-bridge\nlearn-address /l\n";
-    let error = parse_file(tap).unwrap_err();
-    assert_eq!(error.directive, "learn-address", "{error}");
+    assert!(parse_file(tap).is_ok());
     let peer = "dev tun\ntls-client\nremote a\nca ca\ncert c\nkey k\nifconfig 10.0.0.1 10.0.0.2\n";
     assert!(parse_file(peer).is_ok());
     let error = parse_file(&format!("{peer}tls-verify /v\n")).unwrap_err();

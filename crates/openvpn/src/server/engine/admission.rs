@@ -1,5 +1,6 @@
 //! The steps from the key exchange to a session or to a refusal.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use adit_engine::command::Float;
@@ -337,6 +338,7 @@ impl ServerEngine {
             asked: false,
             token,
             reauthorization: None,
+            stations: HashMap::new(),
         }));
         self.handshakes.release(link.remote().ip());
         self.streams.authenticated(link);

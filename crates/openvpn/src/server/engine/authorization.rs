@@ -23,7 +23,7 @@ use zeroize::Zeroizing;
 use super::admission::{auth_failed, our_keys, without_own};
 use super::control::report_control_message;
 use super::{Disconnect, Out, ServerEngine};
-use crate::data_format::Output;
+use crate::data_format::{Command, Output};
 use crate::keys::Metadata;
 use crate::negotiate::{ControlMessage, IvProto, PeerInfo};
 use crate::reason::Reason;
@@ -230,6 +230,10 @@ impl ServerEngine {
             return self.key_verified(now, peer, response, out);
         }
         if let Stage::Connected(connected) = &mut client.stage {
+            if let Some(mac) = connected.stations.remove(&request) {
+                let allowed = matches!(response, auth::Response::Accept(_));
+                return out.plane(Command::AllowStation(peer, mac, allowed));
+            }
             if let Some(again) = connected.reauthorization.take() {
                 self.reauthorized(now, peer, again, response, out);
             }

@@ -8,6 +8,7 @@ mod key_verification;
 mod release_memory;
 mod route_ownership;
 mod session_replacement;
+mod stations;
 mod streams;
 mod timers;
 mod tokens;
@@ -17,6 +18,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use adit_engine::auth::Station;
 use adit_engine::command::Counters;
 use adit_engine::{AddressQuota, Engine, Instant, Link, PeerId, Random, Seed, UnixTime, auth};
 
@@ -311,6 +313,15 @@ impl ServerEngine {
             }
             Notice::InBand(peer, ref message) if is_exit_notice(message) => {
                 self.remove(peer, Reason::RemoteExit, out);
+            }
+            Notice::StationHeard(peer, mac) => self.station_heard(peer, mac, out),
+            Notice::StationForgotten(peer, mac) => {
+                if let Some(client) = self.clients.get(&peer) {
+                    out.event(ServerEvent::StationForgotten(Station {
+                        session: client.number,
+                        mac,
+                    }));
+                }
             }
             Notice::Floated(peer, link) => self.floated(now, peer, link, out),
             Notice::Violation(peer, wrong) => {

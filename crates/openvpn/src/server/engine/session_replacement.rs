@@ -225,6 +225,9 @@ impl ServerEngine {
         if let Some(again) = &connected.reauthorization {
             self.by_ticket.remove(&again.request);
         }
+        for request in connected.stations.keys() {
+            self.by_ticket.remove(request);
+        }
         let name = &connected.info.identity.common_name;
         if self.by_name.get(name) == Some(&peer) {
             self.by_name.remove(name);

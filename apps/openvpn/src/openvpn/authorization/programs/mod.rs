@@ -159,6 +159,10 @@ impl Check for ClientPrograms {
         Box::pin(async move { inner.client_connect(&program, &facts, params).await })
     }
 
+    fn learns(&self) -> bool {
+        self.0.hooks.learn_address.is_some()
+    }
+
     fn learn(&self, facts: &Arc<ClientFacts>, change: AddressChange) -> VerdictFuture {
         let inner = Arc::clone(&self.0);
         let Some(program) = inner.hooks.learn_address.clone() else { return not_mine() };

@@ -9,6 +9,7 @@ use adit_runtime::authorize::PendingSender;
 use adit_runtime::programs::{Place, Scratch, ScratchWriter};
 
 use super::*;
+use crate::openvpn::authorization::Address;
 use crate::openvpn::authorization::tests::facts_of;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -376,7 +377,8 @@ async fn further_programs_get_openvpns_arguments() {
         (ChangeKind::Add, &["add", "10.8.0.2", "alice"][..]),
         (ChangeKind::Delete, &["delete", "10.8.0.2"]),
     ] {
-        let change = AddressChange { kind, address: "10.8.0.2/32".parse().unwrap(), primary: true };
+        let address = Address::Net("10.8.0.2/32".parse().unwrap());
+        let change = AddressChange { kind, address, primary: true };
         assert_eq!(scripts.learn(&facts, change).await, Verdict::Accept);
         assert_eq!(fake.call().args, args);
     }
@@ -399,7 +401,7 @@ async fn further_programs_get_openvpns_arguments() {
     refusal(scripts.verify_key(&facts).await);
     let change = AddressChange {
         kind: ChangeKind::Add,
-        address: "10.8.0.0/24".parse().unwrap(),
+        address: Address::Net("10.8.0.0/24".parse().unwrap()),
         primary: false,
     };
     refusal(scripts.learn(&facts, change).await);
