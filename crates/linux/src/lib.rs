@@ -4,7 +4,7 @@
 //! This is the only crate of the workspace with `unsafe`, which is confined to a few files: [`tun`] (including flow
 //! queues), [`ethtool`], [`packet`] (sockets and bursts), [`udp`] (sending, receiving, paths and steering: system calls
 //! that no crate wraps), [`netns`] (between fork and exec), [`descriptors`], [`clock`] (the time zone), [`memory`]
-//! (releasing it) and [`plugin`] (shared objects with openvpn's plugin interface). The crate implements no protocol.
+//! (releasing it), [`plugin`] (shared objects with openvpn's plugin interface) and [`pam`]. The crate implements no protocol.
 
 pub mod channel;
 pub mod clock;
@@ -16,6 +16,7 @@ pub mod net;
 pub mod netns;
 pub mod notify;
 pub mod packet;
+pub mod pam;
 pub mod plugin;
 pub mod poll;
 pub mod privileges;

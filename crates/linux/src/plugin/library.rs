@@ -7,18 +7,18 @@ use libc::{c_int, c_void};
 
 /// A loaded shared object. It is unloaded when it is dropped.
 #[derive(Debug)]
-pub(super) struct Library(NonNull<c_void>);
+pub(crate) struct Library(NonNull<c_void>);
 
 impl Library {
     /// Loads an object, which runs its initialization functions. The error is that of the dynamic linker.
-    pub(super) fn open(path: &CStr, flags: c_int) -> Result<Self, String> {
+    pub(crate) fn open(path: &CStr, flags: c_int) -> Result<Self, String> {
         // SAFETY: the path is a C string. The operator names the object and vouches for its code.
         let handle = unsafe { libc::dlopen(path.as_ptr(), flags) };
         NonNull::new(handle).map(Self).ok_or_else(last_error)
     }
 
     /// Returns the address of a symbol, which is a function.
-    pub(super) fn symbol(&self, name: &CStr) -> Option<NonNull<c_void>> {
+    pub(crate) fn symbol(&self, name: &CStr) -> Option<NonNull<c_void>> {
         // SAFETY: the handle is open as long as `self` exists, and the name is a C string.
         NonNull::new(unsafe { libc::dlsym(self.0.as_ptr(), name.as_ptr()) })
     }
@@ -41,7 +41,7 @@ macro_rules! function {
         })
     };
 }
-pub(super) use function;
+pub(crate) use function;
 
 fn last_error() -> String {
     // SAFETY: dlerror returns null or a C string that is valid until this thread's next call.

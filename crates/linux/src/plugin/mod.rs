@@ -8,7 +8,7 @@
 mod callbacks;
 mod certificate;
 mod interface;
-mod library;
+pub(crate) mod library;
 mod returned;
 mod signals;
 #[cfg(test)]
