@@ -71,6 +71,9 @@ fn main() -> ExitCode {
     if let Some(code) = adit_app_openvpn::token_host::main(&arguments) {
         return code;
     }
+    if let Some(code) = adit_app_server::pam::main(&arguments) {
+        return code;
+    }
     if let Some(code) = complete::answer(&arguments) {
         return code;
     }

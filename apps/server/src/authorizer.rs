@@ -25,7 +25,7 @@ const DISABLED: &str = "the client is disabled";
 const ASK_AGAIN: &str = "SESSION: log in again";
 
 /// The reason for refusing a client whose profile does not ask for a password.
-const NO_PASSWORD: &str = "no user name and password: the profile lacks auth-user-pass; make a new \
+pub(super) const NO_PASSWORD: &str = "no user name and password: the profile lacks auth-user-pass; make a new \
                            one with: adit server client renew";
 
 /// The registry and the users on disk. They are read again when the files have changed.
@@ -38,6 +38,7 @@ pub(super) struct RegistryAuthorizer {
     login: Arc<Mutex<Login>>,
     pub(super) logins: Arc<Logins>,
     pub(super) sso: Arc<SingleSignOn>,
+    pam_service: Arc<Mutex<String>>,
 }
 
 /// The content of a file.
@@ -80,7 +81,18 @@ impl RegistryAuthorizer {
             login: Arc::new(Mutex::new(login)),
             logins: Arc::new(Logins::open(paths)?),
             sso: Arc::new(SingleSignOn::open(paths)),
+            pam_service: Arc::default(),
         })
+    }
+
+    /// Returns the name of PAM's service.
+    pub(super) fn pam_service(&self) -> String {
+        self.pam_service.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Sets the name of PAM's service.
+    pub(super) fn set_pam_service(&self, name: &str) {
+        name.clone_into(&mut self.pam_service.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Returns the factors that a client needs now.
@@ -154,6 +166,9 @@ impl RegistryAuthorizer {
         };
         let users = self.users()?;
         let Some(user) = users.get(&session.name) else {
+            if login.uses_pam() {
+                return Ok(Ok(()));
+            }
             return Ok(Err(format!("user {}: the user was deleted", shown(&session.name))));
         };
         let reason = if user.state == UserState::Disabled {
@@ -260,6 +275,9 @@ impl RegistryAuthorizer {
         }
         if login == Login::CertificateOidc {
             return self.single_sign_on(identity, params, pending).await;
+        }
+        if login.uses_pam() {
+            return self.by_pam(identity, params).await;
         }
         let (Some(user), Some(password)) = (identity.username, identity.password) else {
             return auth::Response::Reject(NO_PASSWORD.into());

@@ -17,6 +17,7 @@ use crate::engine_config;
 use crate::host_state::HostState;
 use crate::leases::Leases;
 use crate::login::{SsoLogins, Tokens, UsedCodes};
+use crate::pam;
 use crate::privileges::claim;
 use crate::serve::filter_file;
 use crate::settings::{Nat, Settings};
@@ -109,6 +110,7 @@ impl Duty for ServerHelper {
             ..Policy::default()
         };
         policy.sockets.listen = listeners.iter().map(|l| (l.transport, l.bind)).collect();
+        policy.programs = pam::setup(&paths, &settings)?;
         if let Some(oidc) = &settings.oidc {
             let own = [&oidc.client_secret_file, &oidc.ca_file].into_iter().flatten();
             policy.readable.extend(own.map(|path| paths.config.join(path)));

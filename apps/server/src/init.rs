@@ -163,6 +163,7 @@ fn choose(choices: &NewServer, notes: &mut Vec<String>) -> Result<Settings, Faul
         workers: choices.workers,
         user: None,
         filter: filter(choices, notes)?,
+        pam_service: "adit".into(),
         oidc: None,
     };
     // Apply the same checks, with the same messages, as for an edited file.

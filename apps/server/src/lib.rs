@@ -17,6 +17,7 @@ mod leases;
 mod leftover;
 mod login;
 mod oidc_settings;
+pub mod pam;
 mod privileges;
 mod processes;
 mod selftest;

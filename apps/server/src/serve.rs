@@ -15,6 +15,7 @@ use super::authorizer::{RegistryAuthorizer, SessionOwner};
 use super::clients::{self, open_store};
 use super::engine_config;
 use super::leases::Leases;
+use super::pam;
 use super::privileges::{self, HostChanges};
 use super::selftest;
 use super::settings::{Login, Settings};
@@ -61,7 +62,9 @@ pub fn run(
     let settings = Settings::read(&paths.settings_file())?;
     let workers = worker_count::of_server(workers, settings.workers)?;
     let store = open_store(paths)?;
+    let programs = pam::setup(paths, &settings)?;
     let mut host_state = HostChanges::prepare(paths, &settings)?;
+    adit_runtime::programs::start(&programs.unwrap_or_default())?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -80,6 +83,7 @@ async fn serve(
     let leases = Leases::open(paths);
     let authority = RegistryAuthorizer::new(store.clone(), paths, settings.login)?;
     authority.sso.configure(paths, &settings)?;
+    authority.set_pam_service(&settings.pam_service);
     let options = Options {
         engine: engine_config::config(&settings, &store, &leases.all())?,
         listeners: engine_config::listeners(&settings.listen, netinfo::has_ipv6()),
@@ -243,8 +247,8 @@ impl Hooks for ServerHooks<'_> {
     }
 
     fn known(&self) -> Option<KnownNames> {
-        // Only the provider knows its groups.
-        if self.running.login == Login::CertificateOidc {
+        // Only the provider knows its groups, and only PAM its users.
+        if matches!(self.running.login, Login::CertificateOidc | Login::Pam) {
             return None;
         }
         clients::known(&self.store, self.running.login).ok()
@@ -322,6 +326,7 @@ impl ServerHooks<'_> {
             ("mtu", fresh.mtu != old.mtu),
             ("login", keeps_login),
             ("workers", fresh.workers != old.workers),
+            ("pam-service", fresh.pam_service != old.pam_service),
             ("user", fresh.user != old.user),
             ("filter", fresh.filter.is_some() != old.filter.is_some()),
         ];

@@ -58,6 +58,8 @@ pub struct Settings {
     /// The file with the rules for packets in the tunnel. A relative path is relative to
     /// `server.toml`.
     pub filter: Option<PathBuf>,
+    /// The name of PAM's service.
+    pub pam_service: String,
     /// The provider with which users log in in a browser.
     pub oidc: Option<OidcSettings>,
 }
@@ -104,6 +106,12 @@ pub enum Login {
     /// The certificate, and a login in the browser with the provider of [`Settings::oidc`].
     #[serde(rename = "certificate+oidc")]
     CertificateOidc,
+    /// A user's name and a password that PAM checks, without a certificate.
+    #[serde(rename = "pam")]
+    Pam,
+    /// The certificate, and a user's name and a password that PAM checks.
+    #[serde(rename = "certificate+pam")]
+    CertificatePam,
 }
 
 impl Login {
@@ -116,12 +124,14 @@ impl Login {
             Self::Password => "password",
             Self::PasswordCode => "password+code",
             Self::CertificateOidc => "certificate+oidc",
+            Self::Pam => "pam",
+            Self::CertificatePam => "certificate+pam",
         }
     }
 
     /// Returns whether a client needs the certificate in its profile. Otherwise sessions have the names of their users.
     pub fn uses_certificate(self) -> bool {
-        !matches!(self, Self::Password | Self::PasswordCode)
+        !matches!(self, Self::Password | Self::PasswordCode | Self::Pam)
     }
 
     /// Returns whether users log in.
@@ -129,9 +139,14 @@ impl Login {
         self != Self::Certificate
     }
 
-    /// Returns whether users log in with a password of this server.
+    /// Returns whether users log in with a password.
     pub fn asks_password(self) -> bool {
         self.has_users() && self != Self::CertificateOidc
+    }
+
+    /// Returns whether PAM checks the passwords.
+    pub fn uses_pam(self) -> bool {
+        matches!(self, Self::Pam | Self::CertificatePam)
     }
 
     /// Returns whether every user needs a one-time code.
@@ -252,6 +267,8 @@ struct Raw {
     user: Option<String>,
     #[serde(default)]
     filter: Option<String>,
+    #[serde(default = "default_pam_service")]
+    pam_service: String,
     // A table comes after all other keys.
     #[serde(default)]
     oidc: Option<OidcSettings>,
@@ -263,6 +280,10 @@ fn default_listen() -> Vec<Listen> {
 
 fn default_device() -> String {
     "adit0".into()
+}
+
+fn default_pam_service() -> String {
+    "adit".into()
 }
 
 fn default_max_clients() -> u32 {
@@ -310,6 +331,7 @@ impl TryFrom<Raw> for Settings {
             workers: raw.workers.map(adit_runtime::worker_count::checked).transpose()?,
             user: raw.user.as_deref().map(checked_user).transpose()?,
             filter: raw.filter.as_deref().map(checked_filter).transpose()?,
+            pam_service: checked_service(raw.pam_service)?,
             oidc: raw.oidc.map(OidcSettings::checked).transpose()?,
         })
     }
@@ -338,6 +360,7 @@ impl From<Settings> for Raw {
             workers: settings.workers,
             user: settings.user,
             filter: settings.filter.map(|path| path.to_string_lossy().into_owned()),
+            pam_service: settings.pam_service,
             oidc: settings.oidc,
         }
     }
@@ -414,6 +437,17 @@ fn checked_user(name: &str) -> Result<String, String> {
             .into());
     }
     Ok(name.to_owned())
+}
+
+/// Checks the name of PAM's service, which is that of a file in /etc/pam.d.
+fn checked_service(name: String) -> Result<String, String> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
+    if name.is_empty() || name.len() > MAX_USER_NAME || !name.chars().all(allowed) {
+        return Err(format!(
+            "pam-service {name:?} is not the name of a file in /etc/pam.d; write pam-service = \"adit\""
+        ));
+    }
+    Ok(name)
 }
 
 /// Checks the path, which is quoted in the file.
@@ -499,6 +533,7 @@ mod tests {
             workers: None,
             user: None,
             filter: None,
+            pam_service: default_pam_service(),
             oidc: None,
         }
     }
@@ -556,6 +591,8 @@ mod tests {
             ("filter = \"\"", "not a path"),
             ("user = \"\"", "write user = \"adit\""),
             ("user = \"a b\"", "write user = \"adit\""),
+            ("pam-service = \"../x\"", "/etc/pam.d"),
+            ("pam-service = \"\"", "pam-service = \"adit\""),
             ("user = \"root\"", "write user = \"adit\""),
             ("filter = 'a\"b'", "not a path"),
         ] {

@@ -71,6 +71,7 @@ fn value(settings: &Settings, key: &str) -> Option<String> {
         }),
         "client-to-client" => settings.client_to_client.to_string(),
         "login" => quoted(settings.login.name()),
+        "pam-service" => quoted(&settings.pam_service),
         "max-clients" => settings.max_clients.to_string(),
         "mtu" => settings.mtu?.to_string(),
         "workers" => settings.workers?.to_string(),
@@ -93,14 +94,15 @@ fn list<T: Display>(items: &[T]) -> String {
 const HEAD: &str = "\
 # The settings of this VPN server. Edit, then: adit reload
 # `adit reload` prints which changes took effect, and which need a restart: `listen`, `network`,
-# `network6`, `device`, `mtu`, `workers`, `user`, `client-to-client`, and a filter where there was none.
+# `network6`, `device`, `mtu`, `workers`, `user`, `client-to-client`, `pam-service`,
+# and a filter where there was none.
 # Clients with adit, or openvpn from 2.7 on, get new routes and name servers at once, others
 # when they connect again. Profiles keep the host and ports that they were made with; see
 # adit server client remotes
 ";
 
 /// All keys, in the order of the file.
-pub const KEYS: [Key; 16] = [
+pub const KEYS: [Key; 17] = [
     Key {
         name: "listen",
         comment: "\
@@ -189,10 +191,19 @@ What a client needs. \"certificate\": its profile. \"certificate+password\": als
 password of a user (adit server user add), and a one-time code if the user has codes.
 \"certificate+password+code\": every user needs a one-time code. \"password\", \"password+code\":
 the same without a certificate, which is weaker. \"certificate+oidc\": also a login in the
-browser, see [oidc] below. After a change, hand out new profiles.",
+browser, see [oidc] below. \"pam\", \"certificate+pam\": PAM checks the password. After a change,
+hand out new profiles.",
         example: r#""certificate+password""#,
         default: Some(r#""certificate""#),
         restart: false,
+    },
+    Key {
+        name: "pam-service",
+        comment: "\
+The service of PAM, a file in /etc/pam.d, with login = \"pam\" or \"certificate+pam\".",
+        example: r#""vpn""#,
+        default: Some(r#""adit""#),
+        restart: true,
     },
     Key {
         name: "max-clients",

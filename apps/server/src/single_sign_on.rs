@@ -178,8 +178,8 @@ impl RegistryAuthorizer {
     }
 }
 
-/// Returns why a user of the provider who is also registered here may not use a client.
-fn obstacle(user: &User, client: &str) -> Option<&'static str> {
+/// Returns why a user of the provider or of PAM who is also registered here may not log in with a client's certificate.
+pub(super) fn obstacle(user: &User, client: &str) -> Option<&'static str> {
     if user.state == UserState::Disabled {
         return Some("the user is disabled");
     }

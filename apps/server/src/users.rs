@@ -304,7 +304,6 @@ pub fn names(paths: &Paths) -> Result<Vec<(String, UserState)>, Fault> {
 pub fn profile(paths: &Paths, name: &str) -> Result<Profile, Fault> {
     let settings = Settings::read(&paths.settings_file())?;
     let mut store = open_store(paths)?;
-    let user = store.user(name).map_err(pki_fault)?;
     let login = settings.login;
     if login.uses_certificate() {
         return Err(Fault::operator(format!(
@@ -313,6 +312,14 @@ pub fn profile(paths: &Paths, name: &str) -> Result<Profile, Fault> {
             paths.command("server client add NAME")
         )));
     }
+    if login.uses_pam() {
+        // PAM knows the users.
+        refresh_remote(&mut store, &settings)?;
+        let name = user_name(name).map_err(pki_fault)?;
+        let key = client_key(&store)?;
+        return store.user_profile(&name, &key, &login_lines(false)).map_err(pki_fault);
+    }
+    let user = store.user(name).map_err(pki_fault)?;
     if !user.may_use("") {
         return Err(Fault::operator(format!(
             "{name} is bound to certificates, which login = \"{}\" does not ask for; unbind the user: {}",
@@ -348,6 +355,9 @@ pub(super) fn profile_lines(
     }
     if !login.asks_password() {
         return Ok(Vec::new());
+    }
+    if login.uses_pam() {
+        return Ok(login_lines(false));
     }
     let users = store.users().map_err(pki_fault)?;
     let has_codes = |user: &User| {
@@ -414,6 +424,7 @@ mod tests {
             (Login::CertificatePassword, true, false),
             (Login::CertificatePasswordCode, true, true),
             (Login::Password, true, false),
+            (Login::CertificatePam, true, false),
             (Login::CertificateOidc, false, false),
         ] {
             let dir = tempfile::tempdir().unwrap();

@@ -6,6 +6,7 @@ mod demo;
 mod filter;
 mod helper;
 mod openvpn;
+mod pam;
 mod presence;
 mod privileges;
 mod server;

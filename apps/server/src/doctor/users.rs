@@ -1,5 +1,7 @@
 //! Checks of a managed server's users, if they log in.
 
+use std::path::Path;
+
 use adit_pki::{Store, User, UserState};
 
 use super::super::settings::{Login, Settings};
@@ -24,6 +26,9 @@ pub(super) fn examine(paths: &Paths, settings: &Settings) -> Vec<Finding> {
     };
     if login == Login::CertificateOidc {
         return Vec::new();
+    }
+    if login.uses_pam() {
+        return vec![pam_service(Path::new("/etc/pam.d"), settings)];
     }
     if !login.asks_password() {
         return unused(paths, settings, &users).into_iter().collect();
@@ -65,6 +70,17 @@ pub(super) fn examine(paths: &Paths, settings: &Settings) -> Vec<Finding> {
     }
     findings.extend(codes_clock(&users, clock::is_synchronised()));
     findings
+}
+
+/// Checks whether PAM's service exists. Without it, PAM refuses everyone on most hosts.
+fn pam_service(folder: &Path, settings: &Settings) -> Finding {
+    let file = folder.join(&settings.pam_service);
+    if file.exists() {
+        return Finding::ok("users", format!("PAM checks passwords by {}", file.display()));
+    }
+    Finding::problem("users", format!("PAM has no service {}", settings.pam_service))
+        .remedy(format!("create {}, for example with: @include common-auth", file.display()))
+        .remedy("and in the next line: @include common-account")
 }
 
 /// Warns about users that are never asked for their passwords.
@@ -156,6 +172,15 @@ mod tests {
         clients::revoke(paths, "laptop").unwrap();
         let bound = setup.findings(Login::CertificatePassword);
         assert!(matches!(&bound[..], [(Level::Warning, what)] if what.contains("revoked: alice")));
+    }
+
+    #[test]
+    fn pam_needs_its_service() {
+        let setup = Setup::new();
+        let folder = setup.paths.config.as_path();
+        assert_eq!(pam_service(folder, &setup.settings).level, Level::Problem);
+        std::fs::write(folder.join("adit"), "").unwrap();
+        assert_eq!(pam_service(folder, &setup.settings).level, Level::Fine);
     }
 
     #[test]
