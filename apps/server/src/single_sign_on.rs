@@ -70,6 +70,7 @@ impl RegistryAuthorizer {
         };
         let lifetime = provider.lifetime();
         let (address, client) = (identity.address, identity.common_name.clone());
+        let check = identity.check;
         let methods = identity.peer_info.iter().find(|(name, _)| name == "IV_SSO");
         let methods = methods.map(|(_, value)| value.clone()).unwrap_or_default();
         let this = self.clone();
@@ -94,7 +95,8 @@ impl RegistryAuthorizer {
                     Ok(user) => user,
                     Err(error) => return refusal(error),
                 };
-                (SsoLogin { user: name, groups, at: clock::unix_time().0 }, true)
+                // A connection check leaves the login, and the token, of the client's session as they are.
+                (SsoLogin { user: name, groups, at: clock::unix_time().0 }, !check)
             }
         };
         let admitted = tokio::task::spawn_blocking(move || {

@@ -108,6 +108,10 @@ async fn a_user_logs_in_in_the_browser_once_for_several_connections() {
     assert_eq!(name, "alice");
     assert_eq!(setup.authority.groups("laptop", Some("alice")), ["devices", "staff"]);
 
+    // A connection check, which asks for the browser too, changes nothing for the session.
+    let check = Identity { check: true, ..setup.identity("webauth") };
+    assert!(setup.ask(check).await.0.is_ok());
+
     // With the token, the browser is not needed, not even after a restart, and the groups are those of the login.
     let again = Identity {
         username: Some(name),
@@ -118,7 +122,7 @@ async fn a_user_logs_in_in_the_browser_once_for_several_connections() {
     setup.authority = Setup::authority(&setup.paths, &setup.settings);
     let (answer, text) = setup.ask(again.clone()).await;
     assert_eq!((answer.unwrap().groups, text), (params.groups, None));
-    assert_eq!(setup.there.requests("/device"), 1);
+    assert_eq!(setup.there.requests("/device"), 2, "that of the check and the first one");
 
     // In each case one part differs, and the client is sent to the browser.
     let wrong = [
