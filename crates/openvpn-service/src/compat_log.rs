@@ -9,6 +9,7 @@ use adit_openvpn::server::{ClientInfo, ServerEvent};
 use adit_openvpn::tls::{CertificateError, CertificateProblem, PeerIdentity, TlsError};
 
 use crate::Sessions;
+use crate::log_events::without_token;
 use adit_runtime::driver::{Dialled, Endpoint};
 use adit_runtime::say;
 
@@ -249,6 +250,7 @@ pub fn server_event(event: &ServerEvent, sessions: &Sessions, style: Style) {
         | ServerEvent::StationForgotten(_) => {}
         ServerEvent::Told { peer, link, name, message } => {
             let label = || sessions.get(*peer).map_or_else(|| real(link.remote()), |_| label(peer));
+            let message = without_token(message);
             say!(3, "{} SENT CONTROL [{name}]: '{message}' (status=1)", label());
         }
         ServerEvent::ClientUp(info) => client_up(info, style.usage_checked),

@@ -120,9 +120,8 @@ pub(super) fn log_event(event: &ServerEvent, sessions: &Sessions) {
     }
 }
 
-/// Formats `once`, `3 times`.
 /// Removes a token from a control message, because it is equivalent to a password.
-fn without_token(message: &str) -> String {
+pub(crate) fn without_token(message: &str) -> String {
     let hidden = |option: &str| match option.strip_prefix("auth-token ") {
         Some(_) => "auth-token [hidden]".to_owned(),
         None => option.to_owned(),
@@ -130,6 +129,7 @@ fn without_token(message: &str) -> String {
     message.split(',').map(hidden).collect::<Vec<_>>().join(",")
 }
 
+/// Formats `once`, `3 times`.
 fn times(count: u32) -> String {
     match count {
         1 => "once".to_owned(),
