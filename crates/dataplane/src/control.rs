@@ -178,6 +178,7 @@ impl<F: Format> Plane<F> {
             stop: AtomicBool::new(false),
             failure: OnceLock::new(),
             needs_scratch: AtomicBool::new(false),
+            copies_tos: AtomicBool::new(false),
             release_requests: AtomicU64::new(0),
             retired_keys: AtomicU64::new(0),
             sweep_at: AtomicU64::new(NO_SWEEP),
@@ -466,6 +467,11 @@ impl<F: Format> Plane<F> {
             switch.macs.limit(per_peer, age);
             self.wake();
         }
+    }
+
+    /// Gives the tunnel's datagrams the type of service of the packets from the device that they carry (`passtos`).
+    pub fn copy_tos(&self) {
+        self.shared.copies_tos.store(true, Ordering::Relaxed);
     }
 
     /// Returns the counters of the table of stations; `None` without a TAP device.

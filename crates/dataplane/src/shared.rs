@@ -72,6 +72,8 @@ pub(crate) struct Shared<F: Format> {
     pub failure: OnceLock<Failure>,
     /// Set once a peer may send fragmented or compressed packets.
     pub needs_scratch: AtomicBool,
+    /// Whether the tunnel's packets get the type of service of those inside.
+    pub copies_tos: AtomicBool,
     /// The number of times that the workers were asked to release their buffers.
     pub release_requests: AtomicU64,
     /// The number of times that keys were retired. The workers then clear their stacks, which may hold copies.

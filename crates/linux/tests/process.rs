@@ -361,7 +361,8 @@ fn exchange(a: &UdpSocket, b: &UdpSocket) {
     poller.add(b, 1, Interest::READ).unwrap();
     poller.add(&wake, 2, Interest::READ).unwrap();
     wake.signal();
-    let train = Train { to: b.local_addr(), from: None, segment: 100, payload: &[1; 950] };
+    let train =
+        Train { to: b.local_addr(), from: None, segment: 100, tos: None, payload: &[1; 950] };
     a.send_trains(&[train; 4], &mut SendScratch::new(4)).unwrap();
     a.send_to(b.local_addr(), None, b"single").unwrap();
     assert!(poller.wait(&mut events, Some(Duration::from_micros(70))).unwrap() > 0);

@@ -141,10 +141,30 @@ pub(crate) fn v4_df(packet: &[u8]) -> bool {
     get8(packet, 6).is_some_and(|byte| byte & 0x40 != 0)
 }
 
+/// Returns the type of service of an IPv4 packet, or the traffic class of an IPv6 packet; `None` for other bytes.
+pub fn tos(packet: &[u8]) -> Option<u8> {
+    let [first, second]: [u8; 2] = *packet.first_chunk()?;
+    match first >> 4 {
+        4 => Some(second),
+        6 => Some((first << 4) | (second >> 4)),
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn both_versions_have_a_type_of_service() {
+        assert_eq!(tos(&[0x45, 0xb8, 0]), Some(0xb8));
+        assert_eq!(tos(&[0x6b, 0x8f, 0xff]), Some(0xb8));
+        assert_eq!(tos(&[0x60, 0x0f]), Some(0));
+        for other in [&[][..], &[0x45], &[0x05, 0xb8], &[0xff; 40]] {
+            assert_eq!(tos(other), None);
+        }
+    }
 
     #[test]
     fn short_and_lying_headers_are_no_packets() {

@@ -246,9 +246,9 @@ impl Sender {
         for (span, payload) in trains.iter() {
             let segment = u16::try_from(span.segment).unwrap_or(0);
             if span.count > 1 && span.segment >= self.oversize {
-                list.extend(singly(&Train { to, from: None, segment, payload }));
+                list.extend(singly(&Train { to, from: None, segment, tos: None, payload }));
             } else {
-                list.push(Train { to, from: None, segment, payload });
+                list.push(Train { to, from: None, segment, tos: None, payload });
             }
         }
         self.list(&list)
@@ -276,11 +276,12 @@ impl Sender {
 
 /// Returns the datagrams of a train one by one.
 fn singly<'a>(train: &Train<'a>) -> impl Iterator<Item = Train<'a>> + use<'a> {
-    let Train { to, from, segment, payload } = *train;
+    let Train { to, from, segment, tos, payload } = *train;
     payload.chunks(usize::from(segment).max(1)).map(move |payload| Train {
         to,
         from,
         segment: 0,
+        tos,
         payload,
     })
 }

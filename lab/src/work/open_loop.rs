@@ -257,7 +257,7 @@ impl<'a> Sender<'a> {
             }
             let size = self.sizes.payload(number, pair.target.ip());
             let payload = slot.get(..size).unwrap_or_default();
-            trains.push(Train { to: pair.target, from: None, segment: 0, payload });
+            trains.push(Train { to: pair.target, from: None, segment: 0, tos: None, payload });
         }
         if let Err(stop) = pair.near.send_trains(&trains, &mut self.scratch) {
             self.sent.refused += (trains.len() - stop.sent) as u64;

@@ -62,6 +62,8 @@ pub(super) struct Transmitter<F: Format> {
     pieces: VecDeque<Vec<u8>>,
     einval: u32,
     too_big: TooBig,
+    /// With `passtos`, the type of service of the packets in the arena.
+    tos: Option<u8>,
 }
 
 /// The reason why the transmitter waits. In every state but `Idle` the TUN device is not read.
@@ -83,7 +85,7 @@ pub(super) struct BlockedTrains<F: Format> {
     socket: SocketId,
     /// The first train not sent.
     next: usize,
-    /// A super-packet for another peer, in the reader's buffer.
+    /// The next super-packet, in the reader's buffer: for another peer, or with another type of service.
     parked: Option<Routed<F>>,
 }
 
@@ -108,6 +110,7 @@ impl<F: Format> Transmitter<F> {
             pieces: VecDeque::new(),
             einval: 0,
             too_big: TooBig::default(),
+            tos: None,
         }
     }
 
@@ -203,6 +206,11 @@ impl<F: Format> Transmitter<F> {
         let to = Destination { peer: &peer, spec: &spec, tx_path: &tx_path };
         let mut current = first;
         let next = loop {
+            if self.shared.copies_tos.load(Relaxed)
+                && !self.follow_tos(reader, &current, to, &mut tx)
+            {
+                break Some(current);
+            }
             match &keys.primary {
                 Some(key) => match tx_path.refusal(self.shared.client, current.len) {
                     None => self.seal(reader, &current, key, to, &mut tx),
@@ -231,7 +239,33 @@ impl<F: Format> Transmitter<F> {
             blocked.parked = next;
             return None;
         }
+        self.tos = None;
         next
+    }
+
+    /// Lets the packets in the arena have the type of service of the super-packet in the reader's buffer, which is sealed
+    /// next: those with another one are sent first. Returns `false` if the socket does not accept them.
+    #[cold]
+    fn follow_tos(
+        &mut self,
+        reader: &Reader<'_, F>,
+        routed: &Routed<F>,
+        to: Destination<'_, F>,
+        tx: &mut Tx<F>,
+    ) -> bool {
+        if matches!(to.tx_path, TxPath::Stream(_)) {
+            return true;
+        }
+        let packet = reader.packet.get(routed.l2..routed.len).unwrap_or(&[]);
+        let tos = adit_wire::ip::tos(packet);
+        if tos != self.tos {
+            self.flush(to, tx);
+            if self.is_blocked() {
+                return false;
+            }
+            self.tos = tos;
+        }
+        true
     }
 
     /// Seals the super-packet in the reader's buffer.
@@ -443,6 +477,7 @@ impl<F: Format> Transmitter<F> {
         }
         self.state = parked.map_or(State::Idle, State::Parked);
         self.arena.clear();
+        self.tos = None;
         tx.blocked = false;
         if mem::take(&mut tx.parked) {
             shared.wake_all();
@@ -464,9 +499,9 @@ impl<F: Format> Transmitter<F> {
         tx: &mut Tx<F>,
         mut next: usize,
     ) -> usize {
-        let Self { shared, arena, scratch, einval, .. } = self;
+        let Self { shared, arena, scratch, einval, tos, .. } = self;
         let stats = &shared.stats;
-        let mut train_sender = TrainSender::new(socket, scratch, spec.link);
+        let mut train_sender = TrainSender::new(socket, scratch, spec.link).with_tos(*tos);
         let (mut packets, mut bytes, mut longest) = (0, 0, 0);
         while let Some(rest) = arena.spans().get(next..).filter(|rest| !rest.is_empty()) {
             let gso = stats.gates.udp_gso.load(Relaxed);

@@ -51,7 +51,7 @@ fn remove(ns: &NetNs, device: TunDevice) {
 }
 
 fn train(payload: &[u8]) -> Train<'_> {
-    Train { to: "10.9.0.2:9".parse().unwrap(), from: None, segment: 1000, payload }
+    Train { to: "10.9.0.2:9".parse().unwrap(), from: None, segment: 1000, tos: None, payload }
 }
 
 fn wait(fd: &impl AsFd) {

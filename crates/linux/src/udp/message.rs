@@ -22,8 +22,8 @@ pub(super) struct RawSocketAddress {
     pub(super) bytes: [u8; NAME6_LEN],
 }
 
-/// Space for the control messages of one datagram: at most a packet info (HEADER + 20) and a
-/// segment size (HEADER + 4) or an ICMP error (HEADER + 16 + an address), each aligned.
+/// Space for the control messages of one datagram: at most a packet info (HEADER + 20), a type of service (HEADER + 4),
+/// and a segment size (HEADER + 4) or an ICMP error (HEADER + 16 + an address), each aligned.
 #[repr(C, align(8))]
 #[derive(Copy, Clone)]
 pub(super) struct Control {
@@ -97,13 +97,14 @@ impl Control {
         put(&mut self.bytes, at, &kind.to_ne_bytes())
     }
 
-    /// Writes the control messages of a train: the source address and, if not 0, the segment size.
-    /// Returns the length, or `None` if the families of source and destination differ.
+    /// Writes the control messages of a train: the source address, the segment size if it is not 0, and the type of
+    /// service. Returns the length, or `None` if the families of source and destination differ.
     pub(super) fn set(
         &mut self,
         to: &SocketAddr,
         from: Option<IpAddr>,
         segment: u16,
+        tos: Option<u8>,
     ) -> Option<usize> {
         let mut len = 0;
         // An IPv4 destination uses IPv4's message on IPv6 sockets too, because the kernel passes
@@ -131,6 +132,15 @@ impl Control {
         if segment != 0 {
             let at = self.header(len, libc::SOL_UDP, libc::UDP_SEGMENT, 2);
             len = put(&mut self.bytes, at, &segment.to_ne_bytes()).next_multiple_of(ALIGN);
+        }
+        if let Some(tos) = tos {
+            let (level, kind) = match to.ip().to_canonical() {
+                IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS),
+                IpAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
+            };
+            let at = self.header(len, level, kind, 4);
+            let value = i32::from(tos).to_ne_bytes();
+            len = put(&mut self.bytes, at, &value).next_multiple_of(ALIGN);
         }
         Some(len)
     }
@@ -280,14 +290,17 @@ mod tests {
         let v4: SocketAddr = "192.0.2.1:1".parse().unwrap();
         let v6: SocketAddr = "[2001:db8::1]:1".parse().unwrap();
         let mut control = Control::default();
-        assert_eq!(control.set(&v4, None, 0), Some(0));
-        assert_eq!(control.set(&v4, Some("0.0.0.0".parse().unwrap()), 0), Some(0));
-        assert_eq!(control.set(&v4, Some("::1".parse().unwrap()), 0), None);
-        assert_eq!(control.set(&v6, Some("127.0.0.1".parse().unwrap()), 0), None);
+        assert_eq!(control.set(&v4, None, 0, None), Some(0));
+        assert_eq!(control.set(&v4, Some("0.0.0.0".parse().unwrap()), 0, None), Some(0));
+        assert_eq!(control.set(&v4, Some("::1".parse().unwrap()), 0, None), None);
+        assert_eq!(control.set(&v6, Some("127.0.0.1".parse().unwrap()), 0, None), None);
         for (to, from) in [(v4, "192.0.2.9"), (v4, "::ffff:192.0.2.9"), (v6, "2001:db8::9")] {
             let from: IpAddr = from.parse().unwrap();
-            let len = control.set(&to, Some(from), 1400).unwrap();
+            let len = control.set(&to, Some(from), 1400, None).unwrap();
             assert_eq!(control.get(len).0, Some(from.to_canonical()));
+            let with = control.set(&to, Some(from), 1400, Some(0xb8)).unwrap();
+            assert_eq!(with - len, (HEADER + 4).next_multiple_of(ALIGN));
+            assert_eq!(control.get(with).0, Some(from.to_canonical()));
         }
     }
 
@@ -307,7 +320,7 @@ mod tests {
     #[test]
     fn damaged_control_messages_are_ignored() {
         let mut control = Control::default();
-        let len = control.set(&"192.0.2.1:1".parse().unwrap(), None, 7).unwrap();
+        let len = control.set(&"192.0.2.1:1".parse().unwrap(), None, 7, None).unwrap();
         for size in [0usize, 1, 15, CONTROL + 1, usize::MAX, usize::MAX - 7] {
             put(&mut control.bytes, 0, &size.to_ne_bytes());
             assert_eq!(control.get(len), (None, None));

@@ -24,6 +24,8 @@ pub struct Train<'a> {
     /// Length of each datagram except the last, which may be shorter. If it is 0, or not less than the payload's
     /// length, the payload is one datagram.
     pub segment: u16,
+    /// The type of service (IPv4) or traffic class (IPv6) of the datagrams; `None` for the socket's own.
+    pub tos: Option<u8>,
     /// At most [`MAX_PAYLOAD`] bytes and [`MAX_SEGMENTS`] segments; otherwise the kernel refuses the train.
     pub payload: &'a [u8],
 }
@@ -123,7 +125,7 @@ fn describe(
     part: &mut libc::iovec,
 ) -> Option<libc::msghdr> {
     let name_len = name.set(train.to, v6_socket)?;
-    let control_len = control.set(&train.to, train.from, train.segment_option())?;
+    let control_len = control.set(&train.to, train.from, train.segment_option(), train.tos)?;
     part.iov_base = train.payload.as_ptr().cast_mut().cast();
     part.iov_len = train.payload.len();
     let mut header = empty_header();

@@ -16,7 +16,7 @@ fn receive(socket: &UdpSocket, batch: &mut RecvBatch) -> usize {
 }
 
 fn train<'a>(to: SocketAddr, segment: u16, payload: &'a [u8]) -> Train<'a> {
-    Train { to, from: None, segment, payload }
+    Train { to, from: None, segment, tos: None, payload }
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn a_dual_stack_socket_serves_ipv4_from_the_address_that_was_asked() {
     let (remote, local) = batch.datagrams_mut().map(|r| (r.remote, r.local)).next().unwrap();
     assert_eq!((remote, local), (client.local_addr(), Some(asked)));
     server.send_to(remote, local, b"single").unwrap();
-    let answer = Train { to: remote, from: local, segment: 4, payload: b"trains" };
+    let answer = Train { to: remote, from: local, segment: 4, tos: None, payload: b"trains" };
     server.send_trains(&[answer], &mut SendScratch::new(1)).unwrap();
     for (segment, text) in [(6, &b"single"[..]), (4, b"trains")] {
         assert_eq!(receive(&client, &mut batch), 1);

@@ -169,7 +169,7 @@ fn send_udp(socket: &udp::UdpSocket, to: SocketAddr, meter: &Meter) -> io::Resul
                 *number = next.to_be_bytes();
             }
         }
-        let train = Train { to, from: None, segment, payload: &payload };
+        let train = Train { to, from: None, segment, tos: None, payload: &payload };
         socket.send_trains(&[train], &mut scratch).map_err(|stop| stop.error)?;
         meter.sent.fetch_add(payload.len() as u64, Relaxed);
         next = next.saturating_add(1);

@@ -240,7 +240,7 @@ fn send(
         return;
     }
     let Ok(segment) = u16::try_from(segment) else { return };
-    let train = Train { to, from: None, segment, payload };
+    let train = Train { to, from: None, segment, tos: None, payload };
     if socket.send_trains(&[train], scratch).is_err() && usize::from(segment) < payload.len() {
         // The device may not support segmentation, or the segments may exceed the path MTU.
         for datagram in payload.chunks(segment.into()) {

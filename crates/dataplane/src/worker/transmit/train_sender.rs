@@ -28,8 +28,15 @@ pub(super) struct TrainSender<'o> {
 
 impl<'o> TrainSender<'o> {
     pub(super) fn new(socket: &'o UdpSocket, scratch: &'o mut SendScratch, link: Link) -> Self {
-        let empty = Train { to: link.remote(), from: link.local(), segment: 0, payload: &[] };
+        let (to, from) = (link.remote(), link.local());
+        let empty = Train { to, from, segment: 0, tos: None, payload: &[] };
         Self { socket, scratch, empty }
+    }
+
+    /// Gives all trains this type of service; `None` for the socket's own.
+    pub(super) fn with_tos(mut self, tos: Option<u8>) -> Self {
+        self.empty.tos = tos;
+        self
     }
 
     /// Sends at most [`TRAINS`] trains; returns how many were sent, and the error of the next.
