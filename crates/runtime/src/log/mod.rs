@@ -62,6 +62,8 @@ pub enum Style {
 pub enum Target {
     /// Standard output, as in OpenVPN.
     Stdout,
+    /// Standard output, and standard error for errors.
+    Split,
     /// Standard error.
     Stderr,
     /// A file. It is truncated at startup.
@@ -365,6 +367,11 @@ impl Writer {
             syslog.write(level, &clean(message));
             return;
         }
+        let split = level == Level::ERROR && matches!(self.sink, Sink::Split);
+        if split {
+            // The lines before the error belong to the other stream.
+            self.flush();
+        }
         let now = crate::clock::unix_time().0;
         let line = &mut self.gathered;
         let begin = line.len();
@@ -395,7 +402,10 @@ impl Writer {
             line.push('\n');
         }
         // A process that is about to abort must still log the reason and the lines before it.
-        if !self.gathering || level == Level::ERROR || self.gathered.len() >= GATHERED_LIMIT {
+        if split {
+            self.sink.write_error(&std::mem::take(&mut self.gathered));
+        } else if !self.gathering || level == Level::ERROR || self.gathered.len() >= GATHERED_LIMIT
+        {
             self.flush();
         }
     }

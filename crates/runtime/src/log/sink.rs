@@ -16,6 +16,8 @@ const FACILITY_DAEMON: u8 = 3 << 3;
 /// An open [`Target`].
 pub(super) enum Sink {
     Stdout,
+    /// Standard output, and standard error for errors.
+    Split,
     Stderr,
     File(File),
     Syslog(Syslog),
@@ -25,6 +27,7 @@ impl Sink {
     pub(super) fn open(target: &Target) -> io::Result<Self> {
         Ok(match target {
             Target::Stdout => Self::Stdout,
+            Target::Split => Self::Split,
             Target::Stderr => Self::Stderr,
             // Append even here, so that after logrotate's copytruncate writing continues at the start of the file.
             Target::File(path) => Self::File(files::write(path, WriteMode::EmptyAppend)?),
@@ -36,7 +39,7 @@ impl Sink {
     /// Writes a whole line. Errors (a full disk, a closed pipe) are ignored, because they must not stop the program.
     pub(super) fn write(&mut self, line: &str) {
         let _ = match self {
-            Self::Stdout => {
+            Self::Stdout | Self::Split => {
                 let mut out = io::stdout().lock();
                 out.write_all(line.as_bytes()).and_then(|()| out.flush())
             }
@@ -44,6 +47,14 @@ impl Sink {
             Self::File(file) => file.write_all(line.as_bytes()),
             Self::Syslog(_) => Ok(()),
         };
+    }
+
+    /// Writes an error, in the same way.
+    pub(super) fn write_error(&mut self, line: &str) {
+        match self {
+            Self::Split => Self::Stderr.write(line),
+            _ => self.write(line),
+        }
     }
 }
 

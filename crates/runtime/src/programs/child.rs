@@ -1,6 +1,7 @@
 //! Starts one program and waits for its end.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
@@ -77,13 +78,14 @@ pub(super) fn create_files(
     call.files.iter().map(create).collect()
 }
 
-/// Starts a program. It gets /dev/null as its input, a pipe for its output, and exactly the variables of the call.
+/// Starts a program. It gets /dev/null (`null`) as its input, a pipe for its output, and exactly the variables of the call.
 ///
 /// # Errors
 /// See [`StartError`].
 pub(super) fn start(
     call: &PlainCall,
     files: &[TemporaryFile],
+    null: Option<&File>,
     log: &mpsc::Sender<Event>,
     identity: Option<Identity>,
 ) -> Result<Started, StartError> {
@@ -104,7 +106,11 @@ pub(super) fn start(
             command.arg(file.path());
         }
     }
-    command.stdin(Stdio::null()).stdout(writer.try_clone().map_err(failed)?).stderr(writer);
+    let input = null.map(File::try_clone).transpose().map_err(failed)?;
+    command
+        .stdin(input.map_or_else(Stdio::null, Stdio::from))
+        .stdout(writer.try_clone().map_err(failed)?)
+        .stderr(writer);
     if let Some(identity) = identity {
         // With a user, even if it is the same one, the program also loses the supplementary groups.
         command.uid(identity.user());

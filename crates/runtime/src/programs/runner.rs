@@ -253,6 +253,8 @@ struct Runner {
     /// The number of programs that the system's limits allow, once it is known.
     limit: usize,
     refused: u64,
+    /// /dev/null, which need not exist in another root directory.
+    null: Option<File>,
 }
 
 /// A running program.
@@ -276,6 +278,7 @@ impl Runner {
             watched: BTreeSet::new(),
             limit: MAX_RUNNING,
             refused: 0,
+            null: File::open("/dev/null").ok(),
         }
     }
 
@@ -393,7 +396,8 @@ impl Runner {
                     continue;
                 }
             };
-            match child::start(&call, &files, &self.outgoing, identity) {
+            let null = self.null.as_ref();
+            match child::start(&call, &files, null, &self.outgoing, identity) {
                 Ok(started) => {
                     let (stop, stopped) = oneshot::channel();
                     let running = Running { group: started.group(), stop: Some(stop), files };
