@@ -71,6 +71,8 @@ pub struct Identity {
     pub token: Option<TokenFacts>,
     /// The TLS version and suite, for logs.
     pub tls: String,
+    /// A secret of the session for other protocols, which both ends can derive (`keying-material-exporter`).
+    pub exported_key: Option<Zeroizing<Vec<u8>>>,
 }
 
 impl Identity {

@@ -112,6 +112,17 @@ pub struct ClientChecks {
     pub verify_options: bool,
     /// `auth-gen-token`.
     pub tokens: Option<TokenPolicy>,
+    /// `keying-material-exporter`: a secret of the session that is passed on in requests.
+    pub exported_key: Option<ExportedKey>,
+}
+
+/// `keying-material-exporter LABEL LENGTH`: a secret of each session for plugins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExportedKey {
+    /// The label of TLS's exporter (RFC 5705).
+    pub label: String,
+    /// The length in bytes.
+    pub length: usize,
 }
 
 /// The configuration that a running server may change without affecting existing sessions.

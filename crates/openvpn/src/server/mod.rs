@@ -14,7 +14,9 @@ mod push;
 mod responder;
 mod start_budget;
 
-pub use config::{ClientChecks, Network4, Network6, ReloadableConfig, ServerConfig, Topology};
+pub use config::{
+    ClientChecks, ExportedKey, Network4, Network6, ReloadableConfig, ServerConfig, Topology,
+};
 pub use engine::{Disconnect, ServerCounters, ServerEngine};
 pub use event::{ClientInfo, ServerEvent, UsedElsewhere};
 pub(crate) use responder::{Refused, Responder};

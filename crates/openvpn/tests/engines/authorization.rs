@@ -11,7 +11,7 @@ use adit_openvpn::data_format::{Input, Notice, Outbox};
 use adit_openvpn::keys::{Metadata, ServerKey, StaticKey, TokenKey};
 use adit_openvpn::negotiate::{ControlMessage, FilterAction, PullFilter};
 use adit_openvpn::server::auth_token::{SESSION_ID_LEN, Token, TokenPolicy};
-use adit_openvpn::server::{ClientChecks, ServerConfig, ServerEvent};
+use adit_openvpn::server::{ClientChecks, ExportedKey, ServerConfig, ServerEvent};
 use adit_openvpn::session::{Renegotiation, Settings};
 use adit_openvpn::tls::ClientCertificates;
 use adit_openvpn::wrap::WrapConfig;
@@ -136,6 +136,24 @@ fn nothing_is_sent_before_both_responses() {
     assert!(nothing(&w) && !w.is_up(c), "{:?}", w.events);
     answer(&mut w, accept());
     assert!(w.run(10 * SECOND, |w| w.is_up(c)));
+}
+
+/// `keying-material-exporter`: each session has a secret of its own, and without the directive there is none.
+#[test]
+fn a_secret_of_the_session_is_exported_on_request() {
+    let exported = |checks: ClientChecks| -> Vec<_> {
+        let mut w = World::new(with(checks), 1);
+        for name in ["alice", "bob"] {
+            join(&mut w, named(name));
+        }
+        w.connecting.iter().map(|asked| asked.identity.exported_key.clone()).collect()
+    };
+    assert_eq!(exported(connect_too()), [None, None]);
+    let wanted = ExportedKey { label: "EXPORTER-test".into(), length: 40 };
+    let keys = exported(ClientChecks { exported_key: Some(wanted), ..connect_too() });
+    let [Some(one), Some(other)] = keys.as_slice() else { panic!("there are no secrets") };
+    assert_eq!((one.len(), other.len()), (40, 40));
+    assert_ne!(one, other);
 }
 
 #[test]

@@ -33,7 +33,7 @@ use crate::server::client::{
 };
 use crate::server::event::ServerEvent;
 use crate::server::push::{ifconfig4, ifconfig6_net};
-use crate::tls::PeerIdentity;
+use crate::tls::{PeerIdentity, TlsSession};
 
 /// The maximum length of a user name that names a session, in bytes.
 const MAX_NAME: usize = 128;
@@ -131,12 +131,21 @@ impl ServerEngine {
             tls_crypt_v2_metadata: client.control_channel.key_metadata().map(key_metadata),
             token,
             tls,
+            exported_key: self.exported_key(negotiation.tls()),
         };
         // A token that replaces the password must not be taken for one.
         if identity.has_valid_token() {
             identity.password = None;
         }
         Some(Box::new(identity))
+    }
+
+    /// Returns the secret of the session that the configuration wants for plugins.
+    fn exported_key(&self, tls: &TlsSession) -> Option<Zeroizing<Vec<u8>>> {
+        let wanted = self.config.checks.exported_key.as_ref()?;
+        let mut key = Zeroizing::new(vec![0; wanted.length]);
+        tls.export(wanted.label.as_bytes(), &mut key).ok()?;
+        Some(key)
     }
 
     /// Sends a request about a client that has no session yet.
