@@ -37,6 +37,22 @@ fn a_forged_peer_id_fails_and_moves_no_peer() {
     assert!(server.notices().is_empty());
 }
 
+/// A packet for a peer that had no key yet moved that peer to the sender's address.
+#[test]
+fn cve_2020_11810_a_packet_moves_no_peer_that_has_no_key_yet() {
+    let (mut server, [mut client]) = world(Relay::Kernel, [2]);
+    let spec = PeerSpec { layout: layout(9), ..spec(link(9, 1000)) };
+    server.apply(Command::AddPeer(PeerId(9), spec));
+    let mut sealed = client.seal_one(&packet(2, SERVER, 7));
+    sealed[3] = 9;
+    for datagram in [&sealed[..], &sealed[..4], &sealed[..24]] {
+        assert!(server.open(link(66, 1000), datagram).is_empty());
+        assert_eq!(server.memory.plane().link(PeerId(9)), Some(link(9, 1000)));
+    }
+    assert_eq!(server.received(9), 0, "not a sign of life");
+    assert!(server.notices().is_empty());
+}
+
 #[test]
 fn a_captured_packet_from_a_new_address_is_a_replay() {
     let (mut server, [mut client]) = world(Relay::Kernel, [2]);

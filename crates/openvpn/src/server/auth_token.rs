@@ -249,6 +249,23 @@ mod tests {
         assert_eq!(state(&policy, &format!("{}=", *text), "alice", NOW.0), TokenState::Invalid);
     }
 
+    /// With `external-auth`, a password that began like a token but was too short terminated the server.
+    #[test]
+    fn cve_2026_13122_tokens_of_any_length_have_no_session_unless_they_are_authentic() {
+        let policy = TokenPolicy { external: true, ..policy() };
+        let authentic = token(NOW.0, NOW.0).encode(&policy.key, "alice").unwrap();
+        for len in 0..200 {
+            for filler in ["A", "=", "\u{e4}", "\0"] {
+                let text = format!("{TOKEN_PREFIX}{}", filler.repeat(len));
+                assert!(TokenPolicy::is_token(&text));
+                let read = policy.verify(&text, "alice", NOW).unwrap();
+                assert_eq!(read, (TokenState::Invalid, None), "{text}");
+            }
+            let cut = authentic.get(..len.min(authentic.len() - 1)).unwrap();
+            assert_eq!(policy.verify(cut, "alice", NOW).unwrap(), (TokenState::Invalid, None));
+        }
+    }
+
     #[test]
     fn a_key_file_reads_back() {
         let pem = policy().key.to_pem();

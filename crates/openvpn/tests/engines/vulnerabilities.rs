@@ -542,3 +542,23 @@ fn cve_2025_12106_ipv6_addresses_of_any_length_are_taken_or_refused() {
         }
     }
 }
+
+/// A directive behind `setenv opt` was not checked by the service that starts openvpn with its own privileges. Here a
+/// pushed directive counts only if its own name is allowed.
+#[test]
+fn cve_2026_63649_no_directive_hides_behind_setenv_opt() {
+    assert!(!pushed("route 10.1.0.0 255.255.0.0").expect("good").routes4.is_empty());
+    for hidden in [
+        "route 10.1.0.0 255.255.0.0",
+        "ifconfig 10.0.0.1 255.0.0.0",
+        "up /bin/sh",
+        "plugin /tmp/x.so",
+        "script-security 3",
+    ] {
+        for form in ["setenv opt {}", "setenv \"opt\" {}", "setenv-safe opt {}", "setenv\topt {}"] {
+            let option = form.replace("{}", hidden);
+            let Some(options) = pushed(&option) else { continue };
+            assert!(options.routes4.is_empty() && options.ipv4.is_none(), "{option}");
+        }
+    }
+}

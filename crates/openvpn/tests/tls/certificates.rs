@@ -394,6 +394,25 @@ fn fields_of_a_certificate_name_its_owner() {
     assert_eq!(NameField::attribute("bogus"), None);
 }
 
+/// With one TLS library, `x509-username-field` had no effect: the common name was compared in the field's place.
+#[test]
+fn cve_2026_63650_a_common_name_does_not_stand_for_another_field() {
+    let pair = ca().issue("/OU=right/CN=wrong", Kind::P256, SERVER_EXT, &[]);
+    let serial = judge(&pair).unwrap().serial;
+    let posing = ca().issue(&format!("/CN={serial}"), Kind::P256, SERVER_EXT, &[]);
+    let named = |pair: &Pair, field: &NameField, name: &str| {
+        let mut common = options(ca(), None);
+        common.verify.name_fields = vec![field.clone()];
+        common.verify.name = Some((name.into(), NameType::Name));
+        client_verdict(common, &pair.cert, &pair.key)
+    };
+    assert_eq!(named(&pair, &NameField::Serial, &serial).unwrap().common_name, serial);
+    assert_eq!(problem(named(&posing, &NameField::Serial, &serial)), Problem::NameMismatch);
+    let unit = NameField::attribute("OU").unwrap();
+    named(&pair, &unit, "right").unwrap();
+    assert_eq!(problem(named(&pair, &unit, "wrong")), Problem::NameMismatch);
+}
+
 #[test]
 fn the_facts_of_a_chain_are_those_that_openssl_prints() {
     let ext = "basicConstraints=critical,CA:TRUE\nkeyUsage=keyCertSign\n";

@@ -286,6 +286,18 @@ mod tests {
         assert!(outcome.unwrap_err().contains("http-proxy-user-pass"));
     }
 
+    /// A challenge of NTLM that was too long wrote beyond a buffer. Here no such challenge is read.
+    #[tokio::test]
+    async fn cve_2026_11771_challenges_of_ntlm_are_refused_unread() {
+        for challenge in ["", " ====", " TlRMTVNTUAACAAAA", &format!(" {}", "A".repeat(2000))] {
+            let answer = format!("HTTP/1.1 407 x\r\nProxy-Authenticate: NTLM{challenge}\r\n\r\n");
+            let auto = HttpProxy { scheme: Scheme::Auto, ..proxy(ann()) };
+            let (_, outcome, _) = pass(auto, answer.as_bytes()).await;
+            let problem = outcome.unwrap_err();
+            assert!(problem.contains("(407)") && problem.contains("cntlm"), "{problem}");
+        }
+    }
+
     #[test]
     fn an_ipv6_literal_stands_in_brackets() {
         let request = proxy(None).request(("2001:db8::1", 443), None).unwrap();
