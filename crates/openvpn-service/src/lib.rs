@@ -111,6 +111,8 @@ pub struct SocketTuning {
     pub send_buffer: Option<usize>,
     /// `mtu-disc`: fragmentation of the datagrams sent.
     pub fragmentation: Fragmentation,
+    /// `passtos`: datagrams have the type of service of the packets that they carry.
+    pub copies_tos: bool,
     /// The limits and options of TCP connections.
     pub streams: StreamOptions,
 }

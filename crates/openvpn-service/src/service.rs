@@ -152,6 +152,9 @@ impl Service {
             if ask {
                 plane.ask_about_stations();
             }
+            if options.socket.copies_tos {
+                plane.copy_tos();
+            }
             let planes = PlaneBackend::new(plane, upcalls, options.socket.streams);
             let listening = sockets.endpoints();
             let driver = Driver::new(engine, planes, sockets, Arc::clone(&options.authorizer))?;

@@ -314,7 +314,7 @@ mod tests {
     fn a_train_falls_into_its_datagrams() {
         let payload = [7; 2500];
         let to = "192.0.2.1:5000".parse().unwrap();
-        let train = Train { to, from: None, segment: 1000, payload: &payload };
+        let train = Train { to, from: None, segment: 1000, tos: None, payload: &payload };
         let lengths: Vec<usize> = singly(&train).map(|one| one.payload.len()).collect();
         assert_eq!(lengths, [1000, 1000, 500]);
     }

@@ -112,6 +112,21 @@ fn every_fault_ends_with_1_and_an_options_error_reaches_the_log() {
     assert!(code == 1 && text.contains("fails with"), "{text}");
 }
 
+/// Errors are in the log on standard output, unless `errors-to-stderr` sends them to standard error.
+#[test]
+fn errors_go_where_errors_to_stderr_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let line = "--dev null --remote 127.0.0.1 --ifconfig 10.9.9.1 10.9.9.2 --secret missing.key --cipher AES-256-CBC";
+    for (option, apart) in [("", false), (" --errors-to-stderr", true)] {
+        let output = openvpn(dir.path(), &format!("{line}{option}")).output().unwrap();
+        let [stdout, stderr] =
+            [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+        assert!(stdout.contains("OpenVPN 2.6."), "{stdout}");
+        let error = "Exiting due to fatal error";
+        assert_eq!((stdout.contains(error), stderr.contains(error)), (!apart, apart), "{stderr}");
+    }
+}
+
 #[test]
 fn a_client_is_ready_before_its_server_answers_and_leaves_no_pid_file() {
     let dir = tempfile::tempdir().unwrap();

@@ -52,7 +52,7 @@ use crate::openvpn::scripts::Scripts;
 use engines::DrivenEngine;
 pub(crate) use engines::Kind;
 use network::Network;
-use steps::{Hooked, Step};
+use steps::{Delayed, Hooked, Step};
 
 /// The time limit for an orderly shutdown.
 const FAREWELL: Duration = Duration::from_secs(8);
@@ -77,6 +77,8 @@ pub(crate) struct Options {
     pub allow_recursive: bool,
     /// `allow-pull-fqdn`: look up names in the server's routes.
     pub allow_names: bool,
+    /// `passtos`: datagrams have the type of service of the packets that they carry.
+    pub copies_tos: bool,
     /// How often counters are read and [`Hooks::tick`] is called.
     pub tick: Duration,
     /// Decides on attempts to connect.
@@ -287,6 +289,9 @@ impl Client {
         };
         let (plane, upcalls) = adit_openvpn_data::start(config, None, now)
             .map_err(|e| worker_count::not_started(&e))?;
+        if options.copies_tos {
+            plane.copy_tos();
+        }
         let planes = PlaneBackend::new(plane, upcalls, streams);
         let mut driver = Driver::new(engine, planes, sockets, options.authorizer)?;
         if let Some(gate) = options.gate {
@@ -323,6 +328,7 @@ impl Client {
             packets: log::Traffic::default(),
             hooked,
             steps: VecDeque::new(),
+            delayed: None,
             answered: None,
         };
         let ended = running.serve(&mut controls).await;
@@ -400,6 +406,8 @@ struct Running<'a, E: DrivenEngine> {
     hooked: Option<Hooked>,
     /// The next steps, which wait while a program runs.
     steps: VecDeque<Step>,
+    /// The steps that wait for the end of `route-delay`.
+    delayed: Option<Delayed>,
     /// The address of the server that answered last.
     answered: Option<SocketAddr>,
 }
@@ -416,6 +424,8 @@ enum Wake {
     Driver(Box<Event<ClientEvent>>),
     /// The end of a program.
     ProgramEnded(Finished),
+    /// The end of `route-delay`.
+    DelayIsOver,
 }
 
 impl<E: DrivenEngine> Instance for Running<'_, E> {
@@ -437,6 +447,7 @@ impl<E: DrivenEngine> Instance for Running<'_, E> {
             command = next_command(&mut self.commands) => Ok(Wake::Command(command)),
             event = self.host.event() => event.map(Wake::Host),
             finished = Hooked::ended(&mut self.hooked) => Ok(Wake::ProgramEnded(finished)),
+            () = Delayed::due(self.delayed.as_ref()) => Ok(Wake::DelayIsOver),
             event = self.driver.next(), if self.steps.len() < steps::MAX_STEPS => {
                 event.map(Box::new).map(Wake::Driver)
             }
@@ -452,6 +463,7 @@ impl<E: DrivenEngine> Instance for Running<'_, E> {
             Wake::Host(event) => self.host_event(&event),
             Wake::Driver(event) => self.steps.push_back(Step::Event(event)),
             Wake::ProgramEnded(finished) => self.program_ended(&finished)?,
+            Wake::DelayIsOver => self.delay_is_over(),
         }
         Ok(self.advance().await?.map(EndReason::Stopped))
     }

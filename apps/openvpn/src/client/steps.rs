@@ -48,10 +48,37 @@ pub(super) enum Step {
     Close,
     /// Let programs run as the configured user from now on.
     DropPrivileges,
+    /// Take these steps later (`route-delay`). Nothing else waits for them.
+    Later(Duration, Vec<Self>),
     /// The tunnel is up.
     Complete(Box<TunnelConfig>),
     /// The session has ended.
     SessionEnded,
+}
+
+/// Steps that wait for the end of `route-delay`.
+#[derive(Debug)]
+pub(super) struct Delayed {
+    at: tokio::time::Instant,
+    steps: Vec<Step>,
+}
+
+impl Delayed {
+    /// Waits until the steps are due. Cancel-safe.
+    pub(super) async fn due(delayed: Option<&Self>) {
+        super::until(delayed.map(|delayed| delayed.at)).await;
+    }
+
+    /// Puts another tunnel and its plan in the place of those that wait.
+    pub(super) fn replace(&mut self, tunnel: &TunnelConfig, plan: &HostPlan) {
+        for step in &mut self.steps {
+            match step {
+                Step::Routes(waiting) => (**waiting).clone_from(plan),
+                Step::Complete(waiting) => (**waiting).clone_from(tunnel),
+                _ => {}
+            }
+        }
+    }
 }
 
 /// The programs of a client, and the one that runs.
@@ -62,6 +89,8 @@ pub(super) struct Hooked {
     open: bool,
     /// The plan with which the device is opened again at once after it was closed.
     early: Option<HostPlan>,
+    /// Whether the device has its routes, and `route-up` has run.
+    routed: bool,
     /// Whether the programs run as the configured user.
     dropped: bool,
     /// Whether a session has ended before.
@@ -86,15 +115,19 @@ impl Hooked {
             scripts.tunnel(host.device(), &TunnelConfig::default(), false);
             scripts.run(Script::DnsUp).await?;
             scripts.run(Script::Up(Context::Init)).await?;
-            notes(host.change(plan).await?);
-            scripts.run(Script::RouteUp).await?;
+            if scripts.route_delay().is_none() {
+                notes(host.change(plan).await?);
+                scripts.run(Script::RouteUp).await?;
+            }
             scripts.drop_privileges().await?;
         }
+        let routed = open && scripts.route_delay().is_none();
         Ok(Self {
             scripts,
             running: None,
             open,
             early: early.cloned(),
+            routed,
             dropped: open,
             reconnected: false,
             applied: ApplyOutcome::Same,
@@ -134,7 +167,10 @@ impl Hooked {
         steps.push(Step::Forget);
         if let Some(plan) = &self.early {
             steps.push(Step::Variables(Box::default()));
-            steps.extend(opening(plan));
+            steps.extend(addressing(plan));
+            if self.scripts.route_delay().is_none() {
+                steps.extend(routing(plan));
+            }
         }
         steps
     }
@@ -151,15 +187,18 @@ impl Hooked {
     }
 }
 
-/// Returns the steps that set up the device.
-fn opening(plan: &HostPlan) -> [Step; 5] {
+/// Returns the steps that set up the device without its routes.
+fn addressing(plan: &HostPlan) -> [Step; 3] {
     [
         Step::Addresses(Box::new(plan.before_routes())),
         Step::Run(Script::DnsUp),
         Step::Run(Script::Up(Context::Init)),
-        Step::Routes(Box::new(plan.clone())),
-        Step::Run(Script::RouteUp),
     ]
+}
+
+/// Returns the steps that add the routes.
+fn routing(plan: &HostPlan) -> [Step; 2] {
+    [Step::Routes(Box::new(plan.clone())), Step::Run(Script::RouteUp)]
 }
 
 impl<E: DrivenEngine> Running<'_, E> {
@@ -203,7 +242,12 @@ impl<E: DrivenEngine> Running<'_, E> {
                     let applied = self.apply_plan(&plan).await?;
                     if let Some(hooked) = &mut self.hooked {
                         hooked.applied = applied;
+                        hooked.routed = true;
                     }
+                }
+                Step::Later(delay, steps) => {
+                    let at = tokio::time::Instant::now() + delay;
+                    self.delayed = Some(Delayed { at, steps });
                 }
                 Step::Close => {
                     self.set_open(false);
@@ -250,6 +294,14 @@ impl<E: DrivenEngine> Running<'_, E> {
     fn set_open(&mut self, open: bool) {
         if let Some(hooked) = &mut self.hooked {
             hooked.open = open;
+            hooked.routed &= open;
+        }
+    }
+
+    /// Takes the steps that were waiting for the end of `route-delay`.
+    pub(super) fn delay_is_over(&mut self) {
+        if let Some(delayed) = self.delayed.take() {
+            self.schedule(delayed.steps);
         }
     }
 
@@ -284,13 +336,17 @@ impl<E: DrivenEngine> Running<'_, E> {
 
     /// Sets up a tunnel with programs.
     pub(super) fn schedule_up(&mut self, tunnel: TunnelConfig, plan: HostPlan) {
+        // A former session's routes need not be added any more.
+        self.delayed = None;
+        let device = self.host.device().map(str::to_owned);
+        let Some(hooked) = &mut self.hooked else { return };
+        let in_force = if hooked.routed { plan.clone() } else { plan.before_routes() };
         // The address of the server does not concern the device.
         let unchanged = self
             .host
             .plan()
-            .is_some_and(|former| HostPlan { remote: plan.remote, ..former.clone() } == plan);
-        let device = self.host.device().map(str::to_owned);
-        let Some(hooked) = &mut self.hooked else { return };
+            .is_some_and(|former| HostPlan { remote: plan.remote, ..former.clone() } == in_force);
+        let mut routes = Vec::new();
         let mut steps = Vec::new();
         // With a static key, the tunnel's first packet authenticates the other end.
         if let (Some(remote), true) = (tunnel.remote, self.tls.is_empty()) {
@@ -299,7 +355,8 @@ impl<E: DrivenEngine> Running<'_, E> {
         }
         if !hooked.open {
             hooked.scripts.tunnel(device.as_deref(), &tunnel, false);
-            steps.extend(opening(&plan));
+            steps.extend(addressing(&plan));
+            routes.extend(routing(&plan));
         } else if unchanged || hooked.early.is_some() {
             // The device was kept, or opened before the other end was known.
             if hooked.early.is_none() && hooked.reconnected {
@@ -309,7 +366,11 @@ impl<E: DrivenEngine> Running<'_, E> {
             if hooked.early.is_none() && hooked.scripts.up_restart() {
                 steps.push(Step::Run(Script::Up(Context::Restart)));
             }
-            steps.push(Step::Routes(Box::new(plan)));
+            if hooked.routed {
+                steps.push(Step::Routes(Box::new(plan)));
+            } else {
+                routes.extend(routing(&plan));
+            }
         } else {
             tracing::warn!(
                 "NOTE: Pulled options changed on restart, will need to close and reopen TUN/TAP device."
@@ -317,17 +378,23 @@ impl<E: DrivenEngine> Running<'_, E> {
             steps.extend(hooked.closing_for_good());
             // `down` gets the addresses that were in use, so the new ones are set between the two.
             steps.push(Step::Variables(Box::new(tunnel.clone())));
-            steps.extend(opening(&plan));
+            steps.extend(addressing(&plan));
+            routes.extend(routing(&plan));
         }
-        if !std::mem::replace(&mut hooked.dropped, true) {
-            steps.push(Step::DropPrivileges);
+        let drops = !std::mem::replace(&mut hooked.dropped, true);
+        let delay = hooked.scripts.route_delay().filter(|_| !routes.is_empty());
+        routes.extend(drops.then_some(Step::DropPrivileges));
+        routes.push(Step::Complete(Box::new(tunnel)));
+        match delay {
+            Some(delay) => steps.push(Step::Later(delay, routes)),
+            None => steps.extend(routes),
         }
-        steps.push(Step::Complete(Box::new(tunnel)));
         self.schedule(steps);
     }
 
     /// Handles the end of a session with programs.
     pub(super) fn schedule_down(&mut self, reason: &Reason) {
+        self.delayed = None;
         let Some(hooked) = &mut self.hooked else { return };
         let signal = match reason {
             Reason::RestartRequested => "sigusr1",

@@ -114,6 +114,7 @@ fn options(config: ClientConfig, device: Device, tick: Duration) -> Options {
         control: None,
         allow_recursive: false,
         allow_names: false,
+        copies_tos: false,
         tick,
         gate: None,
         commands: None,

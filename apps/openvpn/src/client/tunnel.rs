@@ -77,10 +77,17 @@ impl<E: DrivenEngine> Running<'_, E> {
         left_out.iter().for_each(|line| tracing::warn!("{line}"));
         let (plan, notes) = self.hooks.plan(&tunnel)?;
         notes.iter().for_each(|note| tracing::warn!("{note}"));
-        if let ApplyOutcome::Changed(notes) = self.host.change(&plan).await? {
+        let now = match &mut self.delayed {
+            Some(delayed) => {
+                delayed.replace(&tunnel, &plan);
+                plan.before_routes()
+            }
+            None => plan,
+        };
+        if let ApplyOutcome::Changed(notes) = self.host.change(&now).await? {
             notes.iter().for_each(|note| tracing::warn!("{note}"));
         }
-        self.redirected(&plan);
+        self.redirected(&now);
         if let Some(hooked) = &self.hooked {
             let mut steps = vec![Step::Variables(Box::new(tunnel.clone()))];
             if hooked.scripts.changes_dns(&tunnel) {

@@ -187,6 +187,7 @@ fn connect(profile: super::Profile, checker: &mut Checker) -> Result<(), Fault> 
         persist_tun: true,
         allow_recursive: true,
         allow_names: false,
+        copies_tos: false,
         control: None,
         tick: TICK,
         gate: None,

@@ -105,6 +105,10 @@ pub(crate) fn options(wanted: &ConnectOptions, files: &dyn Files) -> Result<Opti
         )));
     }
     let routes = &mut options.routes;
+    if routes.delay.take().is_some() {
+        let text = "route-delay has no effect with adit connect: routes are added once the server has answered";
+        options.warnings.push(text.into());
+    }
     routes.noexec |= wanted.no_routes;
     routes.apply_dns = Some(!wanted.keep_dns && routes.apply_dns != Some(false));
     routes.allow_lan |= wanted.allow_lan;
@@ -167,6 +171,7 @@ fn connect(wanted: &ConnectOptions) -> Result<ExitCode, Fault> {
             control: Some(control_socket(wanted)),
             allow_recursive: profile.options.routes.allow_recursive,
             allow_names: profile.client.allow_names,
+            copies_tos: profile.options.socket.copies_tos,
             tick: Duration::from_secs(1),
             gate: None,
             commands: None,

@@ -142,9 +142,10 @@ pub(super) async fn run(
         allow_recursive: options.routes.allow_recursive,
         authorizer,
         allow_names: matches!(&options.role, Role::Client(client) if client.allow_names),
+        copies_tos: options.socket.copies_tos,
         tick: Duration::from_secs(1),
         gate,
-        scripts: Scripts::new(options, plugins.clone(), management.clone()),
+        scripts: Scripts::of_client(options, plugins.clone(), management.clone()),
         commands,
     })?;
     // Routes come with the server's options, and are removed on exit.

@@ -81,6 +81,7 @@ pub(crate) fn server_config(
         checks: ClientChecks {
             username_as_common_name: server.username_as_common_name,
             verify_options: server.verify_options,
+            exported_key: server.exported_key.clone(),
             ..ClientChecks::default()
         },
         compress_migrate: server.compress_migrate,
@@ -196,6 +197,7 @@ pub(super) fn socket_tuning(options: &Options) -> SocketTuning {
         receive_buffer: options.socket.receive_buffer.map(|size| size as usize),
         send_buffer: options.socket.send_buffer.map(|size| size as usize),
         fragmentation: fragmentation(options),
+        copies_tos: options.socket.copies_tos,
         streams: stream_options(options),
     }
 }

@@ -248,12 +248,10 @@ fn read_configuration(
     let options = config::parse(args, &files).map_err(|e| {
         Fault::operator(format!("Options error: {e}\nUse --help for more information."))
     })?;
-    if !ground.logging() {
-        scripts::check(&options)?;
-    }
+    let replaceable = if ground.logging() { Vec::new() } else { scripts::check(&options)? };
     start_log(&options, ground.logging())?;
     ground.log_started();
-    for warning in &options.warnings {
+    for warning in options.warnings.iter().chain(&replaceable) {
         tracing::warn!("{warning}");
     }
     options.echo.iter().for_each(|text| say!(1, "ECHO:{text}"));
@@ -290,11 +288,12 @@ fn run(
 
 /// Starts the log. `again` is true after a SIGHUP, which does not truncate the file.
 fn start_log(options: &Options, again: bool) -> Result<(), Fault> {
-    let Log { to, verb, mute, timestamps, machine_readable } = &options.log;
+    let Log { to, verb, mute, timestamps, machine_readable, errors_to_stderr } = &options.log;
     let daemon = options.process.daemon.as_deref();
     let target = match to {
         LogTo::Standard => match daemon {
             Some(name) => log::Target::Syslog(name.to_owned()),
+            None if *errors_to_stderr => log::Target::Split,
             None => log::Target::Stdout,
         },
         LogTo::File(path) if !again => log::Target::File(path.clone()),

@@ -1,7 +1,10 @@
 //! The programs that run when the tunnel comes up, changes or goes down.
 
+use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use adit_engine::CertificateFacts;
 use adit_linux::plugin::Kind;
@@ -28,6 +31,9 @@ pub(super) const RUNS_PROGRAMS: u8 = 2;
 /// The directory for files that are exchanged with programs, if `tmp-dir` names no other.
 const TEMPORARY: &str = "/tmp";
 
+/// The mode of files that every user may write.
+const WRITABLE_BY_ALL: u32 = 0o002;
+
 /// Returns the settings of the runner of programs; `None` if it has nothing to run.
 pub(crate) fn setup(options: &Options) -> Option<Setup> {
     let programs = options.hooks.programs().map(|(_, program)| runnable(program)).collect();
@@ -40,7 +46,7 @@ pub(crate) fn setup(options: &Options) -> Option<Setup> {
         export: options.hooks.export_cert.clone(),
         user: options.process.user.clone(),
         group: options.process.group.clone(),
-        root: None,
+        root: options.process.chroot.as_deref().and_then(|root| std::path::absolute(root).ok()),
     };
     (!setup.programs.is_empty() && options.script_security >= RUNS_PROGRAMS).then_some(setup)
 }
@@ -59,13 +65,14 @@ pub(super) fn start(options: &Options) -> Result<(), Fault> {
 }
 
 /// Checks at the start that each program can be executed, as openvpn does, while there may be a terminal for the error.
+/// Returns warnings about programs that any user may replace.
 ///
 /// # Errors
 /// A program does not exist, or may not be executed.
-pub(super) fn check(options: &Options) -> Result<(), Fault> {
-    let directory = options.process.directory.as_deref();
+pub(super) fn check(options: &Options) -> Result<Vec<String>, Fault> {
+    let mut warnings = Vec::new();
     for (directive, program) in options.hooks.programs() {
-        let path = directory.map_or_else(|| program.path.clone().into(), |d| d.join(&program.path));
+        let path = path_at_start(options, directive, &program.path);
         nix::unistd::access(&path, AccessFlags::X_OK).map_err(|e| {
             Fault::operator(format!(
                 "Options error: --{directive} script fails with '{}': {} (errno={})\nPlease correct this error.",
@@ -74,8 +81,26 @@ pub(super) fn check(options: &Options) -> Result<(), Fault> {
                 e as i32
             ))
         })?;
+        if fs::metadata(&path).is_ok_and(|file| file.mode() & WRITABLE_BY_ALL != 0) {
+            let path = path.display();
+            warnings.push(format!(
+                "WARNING: --{directive}: every user may change '{path}', and thereby what this process runs: chmod o-w {path}"
+            ));
+        }
     }
-    Ok(())
+    Ok(warnings)
+}
+
+/// Returns where a program is before the root directory changes. As in openvpn, only `up`, `route-up` and `dns-updown` run
+/// outside of it.
+fn path_at_start(options: &Options, directive: &str, path: &str) -> PathBuf {
+    match (&options.process.chroot, &options.process.directory) {
+        (Some(root), _) if !matches!(directive, "up" | "route-up" | "dns-updown") => {
+            root.join(path.trim_start_matches('/'))
+        }
+        (_, Some(directory)) => directory.join(path),
+        (_, None) => path.into(),
+    }
 }
 
 /// Returns a program in the form that the runner knows.
@@ -256,6 +281,16 @@ impl Scripts {
         Some(Self { management, ..Self::of(options, plugins) })
     }
 
+    /// Does the same for a client or a point-to-point end, whose changes of state also have steps if routes are delayed.
+    pub(crate) fn of_client(
+        options: &Options,
+        plugins: Option<Plugins>,
+        management: Option<management::Handle>,
+    ) -> Option<Self> {
+        let without_programs = options.routes.delay.map(|_| Self::of(options, None));
+        Self::new(options, plugins, management).or(without_programs)
+    }
+
     fn of(options: &Options, plugins: Option<Plugins>) -> Self {
         let mut all = options.clone();
         all.device.ifconfig_noexec = false;
@@ -298,6 +333,11 @@ impl Scripts {
     pub(crate) fn changes_dns(&self, tunnel: &TunnelConfig) -> bool {
         let dns = self.options.routes.dns.merged(&tunnel.dns);
         self.options.hooks.dns_updown.is_some() && self.dns != Environment::of_dns(&dns)
+    }
+
+    /// Returns how long routes wait once the other end is connected; `None` if configured routes do not wait for it.
+    pub(crate) fn route_delay(&self) -> Option<Duration> {
+        self.options.routes.delay
     }
 
     /// Returns whether `down` runs before the device is closed.
@@ -633,6 +673,47 @@ mod tests {
                 && fault.contains("errno=2"),
             "{fault}"
         );
+    }
+
+    /// `up` and `route-up` run before the root directory changes, and all others afterwards.
+    #[test]
+    fn programs_are_looked_for_where_they_will_run() {
+        let mut options = options(CLIENT);
+        assert_eq!(path_at_start(&options, "down", "hook"), PathBuf::from("/etc/hook"));
+        options.process.chroot = Some("/jail".into());
+        for (directive, path, expected) in [
+            ("up", "hook", "/etc/hook"),
+            ("route-up", "/bin/hook", "/bin/hook"),
+            ("down", "/bin/hook", "/jail/bin/hook"),
+            ("client-connect", "hook", "/jail/hook"),
+        ] {
+            assert_eq!(
+                path_at_start(&options, directive, path),
+                PathBuf::from(expected),
+                "{directive}"
+            );
+        }
+        assert_eq!(setup(&options).unwrap().root, Some("/jail".into()));
+    }
+
+    #[test]
+    fn a_program_that_every_user_may_change_causes_a_warning() {
+        use std::os::unix::fs::PermissionsExt;
+
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("hook");
+        fs::write(&path, "#!/bin/sh\n").unwrap();
+        let mut options = options(CLIENT);
+        options.hooks.down = None;
+        options.hooks.up.as_mut().unwrap().path = path.to_str().unwrap().into();
+        for (mode, warnings) in [(0o755, 0), (0o775, 0), (0o757, 1)] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(check(&options).unwrap().len(), warnings, "{mode:o}");
+        }
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(check(&options).unwrap_err().to_string().contains("Permission denied"));
+        fs::remove_file(&path).unwrap();
+        assert!(check(&options).unwrap_err().to_string().contains("No such file"));
     }
 
     #[test]

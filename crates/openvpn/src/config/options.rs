@@ -19,7 +19,7 @@ use zeroize::Zeroizing;
 use crate::data_format::BlockSuite;
 use crate::negotiate::{PullFilter, RouteSpec};
 use crate::p2p::TunnelAddrs;
-use crate::server::{Network4, Network6};
+use crate::server::{ExportedKey, Network4, Network6};
 use crate::session::Settings;
 use crate::tls::CertProfile;
 use crate::wrap::WrapConfig;
@@ -292,6 +292,8 @@ pub struct ServerOptions {
     pub tokens: Option<TokenOptions>,
     /// `auth-gen-token-secret`.
     pub token_secret: Option<Source>,
+    /// `keying-material-exporter`.
+    pub exported_key: Option<ExportedKey>,
 }
 
 /// `auth-gen-token [LIFETIME [RENEWAL]] [external-auth]`.
@@ -332,6 +334,7 @@ impl Default for ServerOptions {
             verify_options: false,
             tokens: None,
             token_secret: None,
+            exported_key: None,
         }
     }
 }
@@ -396,6 +399,8 @@ pub struct Socket {
     pub receive_buffer: Option<u32>,
     /// `mark`.
     pub mark: Option<u32>,
+    /// `passtos`: datagrams have the type of service of the packets that they carry.
+    pub copies_tos: bool,
     /// `mtu-disc`; `None` for adit's default, which is `No`.
     pub mtu_discovery: Option<MtuDiscovery>,
     /// `bind-dev`: the interface, such as one of a VRF, to which all sockets are bound.
@@ -412,6 +417,7 @@ impl Default for Socket {
             send_buffer: None,
             receive_buffer: None,
             mark: None,
+            copies_tos: false,
             mtu_discovery: None,
             device: None,
         }
@@ -526,6 +532,9 @@ pub struct Routes {
     pub gateway6: Option<Ipv6Addr>,
     /// `route-metric`.
     pub metric: Option<u32>,
+    /// `route-delay`: the time from the connection to its routes. Without it, configured routes do not wait for a
+    /// connection.
+    pub delay: Option<Duration>,
     /// `route-table`.
     pub table: Option<u32>,
     /// `redirect-gateway` flags.

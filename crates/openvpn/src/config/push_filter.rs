@@ -55,6 +55,17 @@ impl PushRules {
         Ok(if word == "topology" { Pushed::Implied } else { Pushed::Kept })
     }
 
+    /// Evaluates an option for a single client. A program may give its client a token, which would let everyone in if all
+    /// clients got it.
+    pub(super) fn evaluate_for_one(&self, option: &str) -> Result<Pushed, (String, String)> {
+        let word = option.split_whitespace().next().unwrap_or_default();
+        if matches!(word, "auth-token" | "auth-token-user") {
+            check_text(option)?;
+            return Ok(Pushed::Kept);
+        }
+        self.evaluate(option)
+    }
+
     /// Returns the reason why a pushed option has no effect on clients, if a later option for the individual client
     /// overrides it. It does so in openvpn too.
     fn overridden(&self, word: &str, rest: Option<&str>) -> Option<&'static str> {
@@ -73,7 +84,9 @@ impl PushRules {
                 "it is negotiated with each client"
             }
             "push-continuation" => "long lists of options are split without it",
-            "auth-token" | "auth-token-user" => "a token in a file lets in everyone who reads it",
+            "auth-token" | "auth-token-user" => {
+                "all clients would have the same token; client-connect may push one to each"
+            }
             _ => return None,
         })
     }

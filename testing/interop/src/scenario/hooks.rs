@@ -227,6 +227,13 @@ pub(super) fn unprivileged(scenario: &Scenario<'_>) -> Result<String> {
     })
 }
 
+/// Routes are delayed, and the programs are those of an unprivileged user only after `route-up`.
+pub(super) fn delayed_routes_unprivileged(scenario: &Scenario<'_>) -> Result<String> {
+    compare_lifetimes(scenario, |configs, _| {
+        configs.client("route-delay 2\nuser nobody\ngroup nogroup");
+    })
+}
+
 /// Addresses and routes are left to programs, which learn them.
 pub(super) fn no_exec(scenario: &Scenario<'_>) -> Result<String> {
     compare_lifetimes(scenario, |configs, _| {

@@ -3,6 +3,7 @@
 mod admin;
 mod bridge;
 mod certificates;
+mod chroot;
 mod client_files;
 mod faults;
 mod files;
@@ -20,8 +21,10 @@ mod p2p;
 mod plugins;
 mod postgres;
 mod proxies;
+mod pushed_token;
 mod refusals;
 mod roaming;
+mod route_delay;
 mod server_files;
 mod server_hooks;
 mod several;
@@ -30,6 +33,7 @@ mod stalled;
 mod streams;
 mod tap;
 mod tokens;
+mod type_of_service;
 mod variables;
 mod workers;
 mod wrappings;
@@ -129,6 +133,7 @@ const SCENARIOS: &[(&str, &[Roles], ScenarioFn)] = &[
     ("persistent-device", MIXED, host::persistent_device),
     ("mtu-disc", ALL, host::no_fragmentation),
     ("shaper", ADIT_CLIENT, host::rate_limit),
+    ("passtos", ALL, type_of_service::copied),
     ("allow-pull-fqdn", ALL, host::pushed_name),
     ("client-certificate-expired", ALL, refusals::client_expired),
     ("client-certificate-of-the-future", ALL, refusals::client_of_the_future),
@@ -198,6 +203,8 @@ const SCENARIOS: &[(&str, &[Roles], ScenarioFn)] = &[
     ("server-hooks/tls-verify", ADIT_SERVES, server_hooks::tls_verify),
     ("server-hooks/tls-crypt-v2-verify", ADIT_SERVES, server_hooks::tls_crypt_v2_verify),
     ("server-hooks/slow-program", ADIT_SERVES, server_hooks::slow_program),
+    ("server-hooks/pushed-token", ALL, pushed_token::of_client_connect),
+    ("server-hooks/chroot", ALL, chroot::programs_inside),
     ("server-hooks/environment", ADIT_SERVES, server_hooks::environment),
     ("crl-directory", ADIT_SERVER, server_hooks::crl_directory),
     ("certificates/names", ADIT_SERVES, certificates::names),
@@ -307,6 +314,9 @@ const SCENARIOS: &[(&str, &[Roles], ScenarioFn)] = &[
         ADIT_CLIENT,
         frontends::resolvers::update_systemd_resolved,
     ),
+    ("hooks/route-delay", ADIT_CLIENT, route_delay::after_the_connection),
+    ("hooks/route-delay-unprivileged", ADIT_CLIENT, hooks::delayed_routes_unprivileged),
+    ("hooks/route-delay-point-to-point", MIXED, route_delay::point_to_point),
     ("fault/tcp-slow-unauthenticated", ADIT_SERVES, streams::slow_unauthenticated),
     ("fault/tcp-no-descriptors", ADIT_SERVES, streams::no_descriptors),
     ("fault/tcp-other-protocols", ADIT_SERVES, streams::other_protocols),

@@ -21,7 +21,7 @@ use crate::wait::{ScaledInstant, until};
 const SOON: Duration = Duration::from_secs(10);
 
 /// The password, which must not be in any log.
-const PASSWORD: &str = "open $esame; '\"x";
+pub(super) const PASSWORD: &str = "open $esame; '\"x";
 
 /// Writes a program. Its text follows `#!/bin/sh`; `$OUT` is the scenario's folder.
 pub(super) fn script(scenario: &Scenario<'_>, name: &str, text: &str) -> Result<String> {
@@ -33,14 +33,14 @@ pub(super) fn script(scenario: &Scenario<'_>, name: &str, text: &str) -> Result<
 }
 
 /// Creates the client's file with a user name and a password. Returns its directive.
-fn login(scenario: &Scenario<'_>, password: &str) -> Result<String> {
+pub(super) fn login(scenario: &Scenario<'_>, password: &str) -> Result<String> {
     let path = scenario.folder().join("login");
     fs::write(&path, format!("alice\n{password}\n"))?;
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
     Ok(format!("auth-user-pass {}", path.display()))
 }
 
-fn read(scenario: &Scenario<'_>, name: &str) -> String {
+pub(super) fn read(scenario: &Scenario<'_>, name: &str) -> String {
     fs::read_to_string(scenario.folder().join(name)).unwrap_or_default()
 }
 

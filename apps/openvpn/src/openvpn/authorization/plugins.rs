@@ -135,7 +135,10 @@ impl Check for PluginCheck {
         if !self.plugins.wants(Kind::TlsFinal) {
             return Box::pin(std::future::ready(Ok(params)));
         }
-        let call = self.call(Kind::TlsFinal, facts, &facts.environment);
+        let mut call = self.call(Kind::TlsFinal, facts, &facts.environment);
+        if let Some(key) = &facts.identity.exported_key {
+            call.env.push(("exported_keying_material".into(), hex(key)));
+        }
         let (this, renegotiation) = (self.clone(), facts.identity.renegotiation);
         Box::pin(async move {
             match this.verdict(call, renegotiation).await {
@@ -250,6 +253,12 @@ fn supports(peer_info: &[(String, String)], method: &str) -> bool {
 /// Replaces control characters by underscores, as openvpn does in variables.
 fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '_' } else { c }).collect()
+}
+
+/// Formats a secret as openvpn does in variables.
+fn hex(bytes: &[u8]) -> String {
+    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    digits.filter_map(|digit| char::from_digit(digit.into(), 16)).collect()
 }
 
 #[cfg(test)]
@@ -389,6 +398,19 @@ mod tests {
         }
         let accepted = check.added(&["push \"x\"\n".into()], ClientParams::default());
         assert_eq!(accepted.unwrap().push, ["x"]);
+    }
+
+    /// `keying-material-exporter`.
+    #[tokio::test]
+    async fn the_last_call_of_a_handshake_has_the_secret_of_the_session() {
+        let fixture = Fixture::new();
+        let check = check(&fixture.start("mask=0x440"));
+        let exported_key = Some(Zeroizing::new(vec![0x0a, 0xff]));
+        let facts = facts_of(Identity { exported_key, ..alice() });
+        check.parameters(&facts, ClientParams::default()).await.unwrap();
+        assert!(fixture.is_logged("call 10 env exported_keying_material=0aff"));
+        check.connect(&facts, ClientParams::default()).await.unwrap();
+        assert!(!fixture.is_logged("call 6 env exported_keying_material=0aff"));
     }
 
     #[tokio::test]

@@ -82,7 +82,7 @@ impl Spec {
 
 pub(super) fn push(raw: &mut RawClientFile, d: &Directive) -> Result<(), ConfigError> {
     let option = d.arg(0);
-    match raw.rules.push.evaluate(option) {
+    match raw.rules.push.evaluate_for_one(option) {
         Ok(Pushed::Kept) => raw.file.grant.push.push(option.to_owned()),
         Ok(Pushed::Implied) => {}
         Ok(Pushed::LeftOut(warning)) => raw.warn(d, &warning),

@@ -76,7 +76,7 @@ pub(super) const TABLE: &[Spec] = &[
     .doc("Sends from a port that the kernel chooses."),
     used("bind-dev", "DEVICE", 1..=1, bind_dev)
         .doc("Binds all sockets to a network device, for example that of a VRF."),
-    flag("multihome", |raw| &mut raw.options.socket.multihome)
+    used("multihome", "[same-interface]", 0..=1, multihome)
         .doc("Answers from the address to which a packet was sent, as adit always does."),
     flag("float", |raw| &mut raw.options.session.float)
         .in_connection(Shared)
@@ -96,6 +96,8 @@ pub(super) const TABLE: &[Spec] = &[
         Ok(())
     })
     .doc("The firewall mark of the tunnel's own packets."),
+    flag("passtos", |raw| &mut raw.options.socket.copies_tos)
+        .doc("Over UDP, copies the type of service of the packets from the device to the tunnel's own."),
     used("mtu-disc", "no|maybe|yes", 1..=1, mtu_discovery).doc(
         "Whether the tunnel's own datagrams may be fragmented: anywhere, by this machine only, or nowhere.",
     ),
@@ -248,6 +250,23 @@ fn bind_dev(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
 /// Parses a buffer size; `None` for 0, the system's default.
 fn buffer(d: &Directive) -> Result<Option<u32>, ConfigError> {
     Ok(Some(d.number(0, 0..=i32::MAX.cast_unsigned())?).filter(|bytes| *bytes > 0))
+}
+
+fn multihome(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
+    raw.options.socket.multihome = true;
+    match d.get(0) {
+        None => {}
+        Some("same-interface") => {
+            raw.warn(d, "has no effect with same-interface: routes choose the interface, as in openvpn 2.7 without it");
+        }
+        Some(other) => {
+            return Err(d.error(
+                format!("\"{other}\" is not known"),
+                "write: multihome, or multihome same-interface",
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn mtu_discovery(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {

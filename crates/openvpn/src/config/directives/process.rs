@@ -82,6 +82,9 @@ pub(super) const TABLE: &[Spec] = &[
     .doc("Logs without the time."),
     flag("machine-readable-output", |raw| &mut raw.options.log.machine_readable)
         .doc("Logs the time in seconds and each message's flags."),
+    flag("errors-to-stderr", |raw| &mut raw.options.log.errors_to_stderr).doc(
+        "Sends errors to standard error instead of standard output, unless there is a log file.",
+    ),
     used("status", "FILE [SECONDS]", 1..=2, |raw, d| {
         let every = if d.args.len() > 1 { d.seconds(1)? } else { Duration::from_secs(60) };
         let path = d.path(0, raw.base.as_deref());

@@ -1,5 +1,7 @@
 //! Directives for the inside of the tunnel: device, addresses, routes, DNS, sizes.
 
+use std::time::Duration;
+
 use super::InConnection::Shared;
 use super::{Roles, Spec, flag, used};
 use crate::config::options::DeviceKind;
@@ -101,6 +103,16 @@ pub(super) const TABLE: &[Spec] = &[
         Ok(())
     })
     .doc("The metric for routes that name none."),
+    used("route-delay", "[SECONDS [SECONDS]]", 0..=2, |raw, d| {
+        let seconds = |index| d.get(index).map(|_| d.number(index, 0..=86_400)).transpose();
+        // The second number is for Windows.
+        let _ = seconds(1)?;
+        let delay: u64 = seconds(0)?.unwrap_or_default();
+        raw.options.routes.delay = Some(Duration::from_secs(delay));
+        Ok(())
+    })
+    .roles(Roles::DIALS_LAX)
+    .doc("How long routes, and route-up, wait once the other end is connected (0)."),
     used("route-table", "NUMBER", 1..=1, |raw, d| {
         raw.options.routes.table = Some(d.number(0, 1..=u32::MAX)?);
         Ok(())
@@ -150,6 +162,9 @@ pub(super) const TABLE: &[Spec] = &[
     })
     .in_connection(Shared)
     .doc("The device's MTU (1500), and the one announced to the peer."),
+    used("tun-mtu-extra", "BYTES", 1..=1, |_, d| d.number::<u32>(0, 0..=65_535).map(drop))
+        .in_connection(Shared)
+        .doc("Makes room for frames larger than tun-mtu, as adit always does."),
     used("tun-mtu-max", "BYTES", 1..=1, |raw, d| {
         raw.options.session.tun_mtu_max = d.number(0, 576..=65_535)?;
         Ok(())

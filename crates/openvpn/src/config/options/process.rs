@@ -61,6 +61,8 @@ pub struct Log {
     pub timestamps: bool,
     /// `machine-readable-output`.
     pub machine_readable: bool,
+    /// `errors-to-stderr`: errors go to standard error if the other lines go to standard output.
+    pub errors_to_stderr: bool,
 }
 
 /// The destination of the log.

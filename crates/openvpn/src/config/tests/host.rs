@@ -87,3 +87,82 @@ fn packets_need_not_be_remembered_across_restarts_with_tls() {
     let error = parse_file(&format!("{secret}replay-persist file\n")).unwrap_err();
     assert_eq!(error.directive, "replay-persist");
 }
+
+#[test]
+fn routes_may_wait_for_the_connection() {
+    let delay = |line: &str| client(&format!("{line}\n")).routes.delay;
+    assert_eq!(delay("verb 3"), None);
+    assert_eq!(delay("route-delay"), Some(Duration::ZERO));
+    assert_eq!(delay("route-delay 7"), Some(Duration::from_secs(7)));
+    // The second number is for Windows.
+    assert_eq!(delay("route-delay 7 60"), Some(Duration::from_secs(7)));
+    assert_eq!(client_error("route-delay soon\n").directive, "route-delay");
+    assert_eq!(client_error("route-delay 7 late\n").directive, "route-delay");
+    assert!(server("route-delay 7\n").warnings[0].contains("no effect on a server"));
+}
+
+#[test]
+fn sizes_of_buffers_and_tables_are_taken_without_a_word() {
+    let options = server("hash-size 1024 1024\ntun-mtu-extra 32\n");
+    assert_eq!(options.warnings, server("").warnings);
+    assert_eq!(server_error("hash-size 0 1\n").directive, "hash-size");
+    assert_eq!(server_error("tun-mtu-extra x\n").directive, "tun-mtu-extra");
+    assert!(client("errors-to-stderr\n").log.errors_to_stderr);
+}
+
+#[test]
+fn a_secret_for_plugins_has_a_label_of_its_own() {
+    let options = server("keying-material-exporter EXPORTER-test 32\n");
+    let key = as_server(&options).exported_key.clone().unwrap();
+    assert_eq!((key.label.as_str(), key.length), ("EXPORTER-test", 32));
+    // The second label is that of the tunnel's own keys.
+    for wrong in ["test 32", "EXPORTER-OpenVPN-datakeys 32", "EXPORTER-x 15", "EXPORTER-x 4096"] {
+        let error = server_error(&format!("keying-material-exporter {wrong}\n"));
+        assert_eq!(error.directive, "keying-material-exporter", "{wrong}");
+    }
+}
+
+#[test]
+fn a_server_with_several_addresses_answers_over_any_interface() {
+    assert!(server("multihome\n").socket.multihome);
+    let options = server("multihome same-interface\n");
+    assert!(
+        options.socket.multihome && options.warnings[0].contains("routes choose the interface")
+    );
+    assert_eq!(server_error("multihome other-interface\n").directive, "multihome");
+}
+
+#[test]
+fn single_settings_reach_their_fields() {
+    let options = client(
+        "mlock\nnice 5\nmachine-readable-output\nmtu-test\nremap-usr1 SIGHUP\nblock-ipv6\nallow-recursive-routing\n\
+         redirect-private def1\ntxqueuelen 500\nreneg-bytes 1000000\nreneg-pkts 5000\ntls-timeout 3\ntran-window 60\n\
+         tls-ciphersuites TLS_AES_256_GCM_SHA384\nsyslog vpn\nsndbuf 65536\nrcvbuf 131072\nremote-cert-eku serverAuth\n",
+    );
+    let process = &options.process;
+    assert!(process.mlock && process.nice == 5 && process.remap_usr1 == Some(Remap::Hangup));
+    assert!(options.log.machine_readable && options.mtu_test);
+    assert_eq!(options.log.to, LogTo::Syslog("vpn".into()));
+    let routes = &options.routes;
+    assert!(routes.block_ipv6 && routes.allow_recursive);
+    assert_eq!(routes.redirect_private.as_deref(), Some(&["def1".to_owned()][..]));
+    assert_eq!(options.device.tx_queue, Some(500));
+    let (session, socket) = (&options.session, &options.socket);
+    let renegotiation = &session.renegotiation;
+    assert_eq!((renegotiation.bytes, renegotiation.packets), (1_000_000, 5000));
+    assert_eq!(session.tls_timeout, Duration::from_secs(3));
+    assert_eq!(session.tran_window, Duration::from_secs(60));
+    assert_eq!((socket.send_buffer, socket.receive_buffer), (Some(65_536), Some(131_072)));
+    let options = server("force-tls-key-material-export\n");
+    assert!(options.session.force_exporter);
+    let single = parse_file(
+        "dev tun\ntls-server\nca a\ncert b\nkey c\ndh none\nifconfig 10.1.0.1 10.1.0.2\nsingle-session\n",
+    );
+    assert!(single.unwrap().session.single_session);
+    let pool = parse_file(
+        "dev tun\nmode server\ntls-server\nca a\ncert b\nkey c\ndh none\ntopology subnet\n\
+         ifconfig 10.8.0.1 255.255.255.0\nifconfig-pool 10.8.0.2 10.8.0.9\n\
+         ifconfig-ipv6 fd00::1/64 fd00::2\nifconfig-ipv6-pool fd00::1000/64\n",
+    );
+    assert!(as_server(&pool.unwrap()).network6.is_some());
+}

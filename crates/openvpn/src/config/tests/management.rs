@@ -27,7 +27,9 @@ fn the_other_directives_need_the_interface() {
     let all =
         server(&format!("management-hold\n{PLACE}management-log-cache 7\nmanagement-signal\n"));
     let all = all.management.unwrap();
-    assert!(all.hold && all.signal && !all.query_passwords);
+    assert!(all.hold && all.signal && !all.query_passwords && !all.forget_disconnect);
+    let forgets = server(&format!("{PLACE}management-forget-disconnect\n"));
+    assert!(forgets.management.unwrap().forget_disconnect);
     assert_eq!((all.log_cache, server(PLACE).management.unwrap().log_cache), (7, 250));
 }
 

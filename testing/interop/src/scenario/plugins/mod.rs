@@ -197,8 +197,9 @@ fn is_known_difference(line: &str) -> bool {
 const VARYING: [&str; 6] =
     ["daemon_pid", "daemon_start_time", "time_ascii", "time_unix", "time_duration", "bytes_"];
 
-/// Further such variables, whose values are ports or names of files.
-const UNPREDICTABLE: [&str; 7] = [
+/// Further such variables, whose values are secrets, ports or names of files.
+const UNPREDICTABLE: [&str; 8] = [
+    "exported_keying_material",
     "untrusted_port",
     "trusted_port",
     "auth_control_file",
@@ -215,6 +216,7 @@ fn observed(scenario: &Scenario<'_>, server: &Program) -> Result<BTreeSet<String
     with_password(scenario, &mut configs, "open sesame")?;
     let action = format!("{EVERYTHING} on=4:depth");
     configs.server(&test_plugin(scenario, &action)?);
+    configs.server("keying-material-exporter EXPORTER-test 32");
     let tunnel = Tunnel::start(Pair::new()?, scenario.folder(), &configs, server, scenario.client)?;
     let Tunnel { mut server, mut client, pair: _pair, .. } = tunnel;
     client.stop()?;
