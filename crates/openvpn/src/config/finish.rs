@@ -58,6 +58,13 @@ pub(super) fn finish(mut raw: RawConfig) -> Result<Options, ConfigError> {
     raw.options.management = finish_management::management(&mut raw)?;
     let occ_cipher = ciphers::named(&raw);
     let mut role = role;
+    if raw.options.hooks.dns_updown.is_some() && raw.options.process.chroot.is_some() {
+        return Err(raw.error(
+            "dns-updown",
+            "the command would run outside of the directory of chroot, which is not supported",
+            "write dns-updown force, or remove chroot",
+        ));
+    }
     enter_root(&mut raw, &mut role);
     let mut options = raw.options;
     let session = &mut options.session;

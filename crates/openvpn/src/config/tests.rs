@@ -898,6 +898,8 @@ fn dns_settings_are_read_and_applied_when_asked() {
     let program = options.hooks.dns_updown.unwrap();
     assert_eq!((program.path.as_str(), program.args), ("/bin/dns", vec!["a".into(), "b c".into()]));
     assert_eq!(client("dns-updown /bin/dns\ndns-updown disable\n").hooks.dns_updown, None);
+    client("dns-updown force\nchroot /jail\n");
+    assert!(client_error("dns-updown /bin/dns\nchroot /jail\n").problem.contains("chroot"));
     let options = client("dhcp-option NTP 192.0.2.1\n");
     assert!(options.warnings.iter().any(|w| w.contains("not about DNS")), "{:?}", options.warnings);
 }
