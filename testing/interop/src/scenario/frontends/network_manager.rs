@@ -4,6 +4,7 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use nix::sys::signal::Signal;
 
@@ -14,7 +15,7 @@ use crate::failure::{Result, ensure};
 use crate::matrix::Wrapping;
 use crate::net::{Namespace, Pair, VETH};
 use crate::pki::PkiTool;
-use crate::process::Daemon;
+use crate::process::{Daemon, output};
 use crate::traffic::ping;
 use crate::wait::until;
 
@@ -89,8 +90,13 @@ impl Desk {
     }
 
     fn nmcli(&self, words: &[&str]) -> Result<String> {
-        let words = [&["HOME=/run", "LC_ALL=C.UTF-8", "nmcli"][..], words].concat();
-        self.machine().run("env", &words)
+        output(self.command(words))
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = self.machine().command("env");
+        command.args(["HOME=/run", "LC_ALL=C.UTF-8", "nmcli"]).args(words);
+        command
     }
 
     /// Adds the logs to a failure.
@@ -116,18 +122,18 @@ impl Desk {
         Ok(())
     }
 
-    /// Brings the tunnel up, with secrets if it needs any.
-    fn up(&self, secrets: &[(&str, &str)]) -> Result<String> {
+    /// Returns the command that brings the tunnel up, with secrets if it needs any.
+    fn up(&self, secrets: &[(&str, &str)]) -> Result<Command> {
         let path = self.folder.join("secrets");
         let lines: String =
             secrets.iter().map(|(name, value)| format!("vpn.secrets.{name}:{value}\n")).collect();
         fs::write(&path, lines)?;
         let path = path.display().to_string();
-        self.nmcli(&["--wait", "60", "connection", "up", "client", "passwd-file", &path])
+        Ok(self.command(&["--wait", "60", "connection", "up", "client", "passwd-file", &path]))
     }
 
     fn up_and_ping(&self, secrets: &[(&str, &str)]) -> Result<()> {
-        self.up(secrets).map_err(|e| self.explain(&e.to_string()))?;
+        output(self.up(secrets)?).map_err(|e| self.explain(&e.to_string()))?;
         let answers = ping(self.machine(), SERVER4, 56, 4)?;
         ensure(answers == 4, || self.explain(&format!("{answers} of 4 pings")))
     }
@@ -261,8 +267,16 @@ pub(in super::super) fn certificate_and_password(scenario: &Scenario<'_>) -> Res
     let check = "network-manager/certificate-and-password";
     let Some(desk) = Desk::start(scenario, check, &configs)? else { return Ok("SKIPPED".into()) };
     desk.import(&configs.client, &["vpn.user-name ali", "+vpn.data username=ali"])?;
-    let wrong = desk.up(&[("password", "open simsim")]);
-    ensure(wrong.is_err(), || desk.explain("a wrong password was taken"))?;
+    let mut wrong = Daemon::spawn("nmcli", desk.up(&[("password", "open simsim")])?)?;
+    until("the refusal", SETUP_LIMIT, || Ok(desk.log.text().contains("AUTH_FAILED")))
+        .map_err(|e| desk.explain(&e.to_string()))?;
+    // NetworkManager asks its agents for another one, or gives up.
+    let ended = wrong.ended()?;
+    ensure(ended.is_none_or(|status| !status.success()), || {
+        desk.explain("a wrong password was taken")
+    })?;
+    drop(wrong);
+    let _ = desk.nmcli(&["--wait", "30", "connection", "down", "client"]);
     desk.check_gone()?;
     desk.up_and_ping(&[("password", PASSWORD)])?;
     desk.down()?;
