@@ -6,7 +6,8 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use super::server_hooks::{meanwhile, script, serial};
+use super::refusals::serial;
+use super::server_hooks::{meanwhile, script};
 use super::variables::{self, Variables, read_dumps};
 use super::{Scenario, ping_until};
 use crate::case::{Configs, READY, SETUP_LIMIT, dial, serve};

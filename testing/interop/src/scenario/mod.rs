@@ -206,7 +206,7 @@ const SCENARIOS: &[(&str, &[Roles], ScenarioFn)] = &[
     ("server-hooks/pushed-token", ALL, pushed_token::of_client_connect),
     ("server-hooks/chroot", ALL, chroot::programs_inside),
     ("server-hooks/environment", ADIT_SERVES, server_hooks::environment),
-    ("crl-directory", ADIT_SERVER, server_hooks::crl_directory),
+    ("crl-directory", ADIT_SERVER, refusals::crl_directory),
     ("certificates/names", ADIT_SERVES, certificates::names),
     ("certificates/server-checked", ADIT_CLIENT, certificates::server_checked),
     ("certificates/server-revoked", ADIT_CLIENT, certificates::server_revoked),

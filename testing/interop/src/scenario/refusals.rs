@@ -1,13 +1,15 @@
 //! Tests of peers that must be refused, and of the reason that each end reports.
 
+use std::fs;
 use std::time::Duration;
 
 use super::Scenario;
+use super::server_hooks::{SOON, meanwhile};
 use crate::case::{Configs, READY, SETUP_LIMIT, dial, inner_addrs, serve};
 use crate::failure::{Context, Result, ensure};
 use crate::net::Pair;
 use crate::peer::Program;
-use crate::process::Daemon;
+use crate::process::{Daemon, run};
 
 const TIMEOUT: Duration = Duration::from_secs(15);
 /// The beginnings of openvpn's refusals.
@@ -108,7 +110,7 @@ pub(super) fn server_without_server_usage(scenario: &Scenario<'_>) -> Result<Str
 pub(super) fn another_wrapping_key(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = scenario.configs();
     let other = scenario.folder().join("other.key");
-    crate::process::run("openvpn", &["--genkey", "secret", &other.display().to_string()])?;
+    run("openvpn", &["--genkey", "secret", &other.display().to_string()])?;
     let line = configs.client.lines().find(|line| line.starts_with("tls-crypt "));
     let line = line.context("no tls-crypt in the config")?.to_owned();
     configs.client = configs.client.replace(&line, &format!("tls-crypt {}", other.display()));
@@ -132,4 +134,53 @@ pub(super) fn another_wrapping_key(scenario: &Scenario<'_>) -> Result<String> {
 /// again.
 pub(super) fn client_of_version_1(scenario: &Scenario<'_>) -> Result<String> {
     refuse(scenario, &with_client(scenario, "v1"), &Refuser::Server, &["version 1", "x.509 v1"])
+}
+
+/// `crl-verify DIRECTORY dir`: a file with the serial number of a certificate revokes it.
+pub(super) fn crl_directory(scenario: &Scenario<'_>) -> Result<String> {
+    let mut configs = scenario.configs();
+    let folder = scenario.folder();
+    let revoked = folder.join("revoked");
+    fs::create_dir(&revoked)?;
+    configs.server(&format!("crl-verify {} dir\nuser nobody\ngroup nogroup", revoked.display()));
+    let mut tunnel = scenario.tunnel(&configs)?;
+    tunnel.ping_all(4)?;
+    tunnel.client.stop()?;
+    let certificate = scenario.pki("client.crt");
+    let told = run("openssl", &["x509", "-in", &certificate, "-noout", "-text"])?;
+    let number = serial(&told).ok_or("no serial number")?;
+    fs::write(revoked.join(&number), "")?;
+    let mut client = dial(&tunnel.pair, folder, &configs, scenario.client)?;
+    let text = ["verify crl: "];
+    tunnel.server.wait_for_any(&text, SETUP_LIMIT).map_err(|f| meanwhile(&f.0, &client))?;
+    std::thread::sleep(Duration::from_secs(1));
+    ensure(client.count(READY) == 0, || client.failure("it was let in").0)?;
+    client.signal(nix::sys::signal::Signal::SIGTERM)?;
+    client.wait_exit(SOON)?;
+    Ok(number)
+}
+
+/// Returns the serial number in openssl's text as a decimal number.
+pub(super) fn serial(text: &str) -> Option<String> {
+    let (_, rest) = text.split_once("Serial Number:")?;
+    let (line, rest) = rest.split_once('\n')?;
+    if let Some(small) = line.split_whitespace().next() {
+        return Some(small.to_owned());
+    }
+    let hex = rest.lines().next()?.trim().replace(':', "");
+    // The number has up to 160 bits.
+    let mut digits = vec![0_u8];
+    for nibble in hex.chars() {
+        let mut carry = nibble.to_digit(16)?;
+        for digit in &mut digits {
+            carry += u32::from(*digit) * 16;
+            *digit = u8::try_from(carry % 10).ok()?;
+            carry /= 10;
+        }
+        while carry > 0 {
+            digits.push(u8::try_from(carry % 10).ok()?);
+            carry /= 10;
+        }
+    }
+    Some(digits.iter().rev().map(|digit| char::from(b'0' + digit)).collect())
 }

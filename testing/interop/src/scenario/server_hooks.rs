@@ -18,7 +18,7 @@ use crate::pki::PkiTool;
 use crate::process::{Daemon, run};
 use crate::wait::{ScaledInstant, until};
 
-const SOON: Duration = Duration::from_secs(10);
+pub(super) const SOON: Duration = Duration::from_secs(10);
 
 /// The password, which must not be in any log.
 pub(super) const PASSWORD: &str = "open $esame; '\"x";
@@ -495,55 +495,6 @@ pub(super) fn tls_crypt_v2_verify(scenario: &Scenario<'_>) -> Result<String> {
     let mut client = dial(&pair, folder, &configs, scenario.client)?;
     client.wait_for(READY, SETUP_LIMIT).map_err(|f| meanwhile(&f.0, &server))?;
     Ok(names.trim().to_owned())
-}
-
-/// `crl-verify DIRECTORY dir`: a file with the serial number of a certificate revokes it.
-pub(super) fn crl_directory(scenario: &Scenario<'_>) -> Result<String> {
-    let mut configs = scenario.configs();
-    let folder = scenario.folder();
-    let revoked = folder.join("revoked");
-    fs::create_dir(&revoked)?;
-    configs.server(&format!("crl-verify {} dir\nuser nobody\ngroup nogroup", revoked.display()));
-    let mut tunnel = scenario.tunnel(&configs)?;
-    tunnel.ping_all(4)?;
-    tunnel.client.stop()?;
-    let certificate = scenario.pki("client.crt");
-    let told = run("openssl", &["x509", "-in", &certificate, "-noout", "-text"])?;
-    let number = serial(&told).ok_or("no serial number")?;
-    fs::write(revoked.join(&number), "")?;
-    let mut client = dial(&tunnel.pair, folder, &configs, scenario.client)?;
-    let text = ["verify crl: "];
-    tunnel.server.wait_for_any(&text, SETUP_LIMIT).map_err(|f| meanwhile(&f.0, &client))?;
-    std::thread::sleep(Duration::from_secs(1));
-    ensure(client.count(READY) == 0, || client.failure("it was let in").0)?;
-    client.signal(nix::sys::signal::Signal::SIGTERM)?;
-    client.wait_exit(SOON)?;
-    Ok(number)
-}
-
-/// Returns the serial number in openssl's text as a decimal number.
-pub(super) fn serial(text: &str) -> Option<String> {
-    let (_, rest) = text.split_once("Serial Number:")?;
-    let (line, rest) = rest.split_once('\n')?;
-    if let Some(small) = line.split_whitespace().next() {
-        return Some(small.to_owned());
-    }
-    let hex = rest.lines().next()?.trim().replace(':', "");
-    // The number has up to 160 bits.
-    let mut digits = vec![0_u8];
-    for nibble in hex.chars() {
-        let mut carry = nibble.to_digit(16)?;
-        for digit in &mut digits {
-            carry += u32::from(*digit) * 16;
-            *digit = u8::try_from(carry % 10).ok()?;
-            carry /= 10;
-        }
-        while carry > 0 {
-            digits.push(u8::try_from(carry % 10).ok()?);
-            carry /= 10;
-        }
-    }
-    Some(digits.iter().rev().map(|digit| char::from(b'0' + digit)).collect())
 }
 
 /// A program that takes ten seconds for one client delays no other one.
