@@ -136,7 +136,7 @@ fn a_client_is_ready_before_its_server_answers_and_leaves_no_pid_file() {
     manager.set_read_timeout(Some(PATIENCE)).unwrap();
     // Nothing listens there: it is an address for documentation, which never answers.
     let line = "--dev null --proto tcp-client --remote 127.0.0.1 1 --ifconfig 10.9.9.1 10.9.9.2 --secret static.key \
-                --cipher AES-256-CBC --auth SHA256 --writepid vpn.pid --verb 6 --log vpn.log --route-delay 3";
+                --cipher AES-256-CBC --auth SHA256 --writepid vpn.pid --verb 6 --log vpn.log --bcast-buffers 3";
     let mut command = openvpn(dir.path(), line);
     command.env("NOTIFY_SOCKET", dir.path().join("notify")).stdout(Stdio::null());
     let running = TestProcess(command.spawn().unwrap());
@@ -163,6 +163,6 @@ fn a_client_is_ready_before_its_server_answers_and_leaves_no_pid_file() {
     assert_eq!(status.code(), Some(0), "{log}");
     // A process that lacks the permission to remove the file empties it.
     assert!(fs::read_to_string(&pid_file).unwrap_or_default().is_empty(), "{log}");
-    assert_eq!(log.matches("route-delay has no effect").count(), 1, "{log}");
+    assert_eq!(log.matches("bcast-buffers has no effect").count(), 1, "{log}");
     assert!(log.contains("Option: command line:1: dev null"), "{log}");
 }
