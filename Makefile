@@ -5,7 +5,7 @@ export PATH := $(HOME)/.cargo/bin:$(PATH):/usr/sbin:/sbin
 
 CARGO ?= cargo
 # The number of interoperability tests that run at once. They mostly wait for timers, so there are more of them than cores.
-JOBS ?= 8
+JOBS ?= 12
 # The number of unit tests that run at once in each program: at least four, because some of them wait as well.
 RUST_TEST_THREADS ?= $(shell n=$$(nproc); echo $$((n > 4 ? n : 4)))
 # The folder that contains the programs for make interop-run.
