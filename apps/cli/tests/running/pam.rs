@@ -76,7 +76,7 @@ fn pam_checks_passwords_in_a_process_for_each() {
     let mut wrong = openvpn(&server, three, "alice.ovpn", ("bob", "wrong horse"));
     until("bob is refused", || wrong.child.try_wait().unwrap().is_some());
     assert!(wrong.log().contains("AUTH_FAILED"), "{}", wrong.log());
-    assert!(running.log().contains("user bob: PAM refuses the user"), "{}", running.log());
+    until("the refusal is logged", || running.log().contains("user bob: PAM refuses the user"));
     let alice = openvpn(&server, three, "alice.ovpn", ("alice", "correct horse"));
     until("alice is up", || alice.log().contains(UP));
     until("the server answers", || answers(three, "10.73.0.1"));
@@ -106,7 +106,7 @@ fn pam_and_a_certificate_are_both_needed() {
     let mut bound = openvpn(&server, &phone, "phone.ovpn", ("alice", "correct horse"));
     until("alice is refused", || bound.child.try_wait().unwrap().is_some());
     let line = "user alice: the user may not use this client's certificate";
-    assert!(running.log().contains(line), "{}", running.log());
+    until("the refusal is logged", || running.log().contains(line));
     let mut alice = openvpn(&server, &laptop, "laptop.ovpn", ("alice", "correct horse"));
     until("alice is up", || alice.log().contains(UP));
     assert_eq!(server.connected(), ["laptop"]);

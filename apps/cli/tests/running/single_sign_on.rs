@@ -122,7 +122,7 @@ fn a_client_that_cannot_show_the_url_is_told_so() {
     let mut client = world.openvpn(&ns, "laptop.log", &[]);
     until("the client is refused", || client.child.try_wait().unwrap().is_some());
     assert!(client.log().contains("asks for a login in the browser"), "{}", client.log());
-    assert!(running.log().contains("IV_SSO"), "{}", running.log());
+    until("the server logs it", || running.log().contains("IV_SSO"));
     assert_eq!(world.provider.requests("/device"), 0);
 }
 

@@ -108,7 +108,7 @@ fn an_openvpn_client_logs_in_with_a_password_file() {
     until("it is refused", || client.child.try_wait().unwrap().is_some());
     assert!(client.log().contains("AUTH_FAILED"), "{}", client.log());
     assert_eq!(server.connected(), Vec::<String>::new());
-    assert!(running.log().contains("user alice: the user is disabled"), "{}", running.log());
+    until("the server logs it", || running.log().contains("user alice: the user is disabled"));
 
     assert!(server.adit("server user enable alice").0);
     let again = openvpn(&server, &ns, "laptop", "again.log");
@@ -143,7 +143,7 @@ fn an_openvpn_client_logs_in_with_a_password_alone() {
 
     credentials(&server, "alice", "wrong horse");
     ends_refused(&mut openvpn(&server, &ns, "alice", "wrong.log"));
-    assert!(running.log().contains("user alice: wrong password"), "{}", running.log());
+    until("the server logs it", || running.log().contains("user alice: wrong password"));
 
     credentials(&server, "alice", "correct horse");
     let mut client = openvpn(&server, &ns, "alice", "right.log");
@@ -164,7 +164,7 @@ fn an_openvpn_client_logs_in_with_a_password_alone() {
     fs::write(&file, changed).unwrap();
     assert!(server.adit("reload").0);
     let line = "login: not applied: restart required";
-    assert!(running.log().contains(line), "{}", running.log());
+    until("the server logs it", || running.log().contains(line));
     server.await_connected(&["alice", "bob"]);
     fs::write(&file, text).unwrap();
 
@@ -196,7 +196,7 @@ fn a_user_may_be_bound_to_clients_and_has_groups() {
     credentials(&server, "alice", "correct horse");
     ends_refused(&mut openvpn(&server, &phone, "phone", "phone.log"));
     let line = "user alice: the user may not use this client's certificate";
-    assert!(running.log().contains(line), "{}", running.log());
+    until("the server logs it", || running.log().contains(line));
 
     let client = openvpn(&server, &laptop, "laptop", "laptop.log");
     until("the client is up", || client.log().contains(UP));
@@ -291,7 +291,7 @@ fn an_openvpn_client_answers_the_challenge_through_its_management_interface() {
     let mut management = Management::connect(&server);
     management.log_in("correct horse", "000");
     management.expect(">PASSWORD:Verification Failed: 'Auth'");
-    assert!(running.log().contains("user alice: wrong one-time code"), "{}", running.log());
+    until("the server logs it", || running.log().contains("user alice: wrong one-time code"));
     management.log_in("wrong horse", &code(0));
     management.expect(">PASSWORD:Verification Failed: 'Auth'");
     management.log_in("correct horse", &code(0));
@@ -311,13 +311,13 @@ fn an_openvpn_client_answers_the_challenge_through_its_management_interface() {
     management.reconnect();
     management.log_in("correct horse", &recovery.swap_remove(0));
     until("the client is up with another token", || client.log().matches(UP).count() == 3);
-    assert!(running.log().contains("the token from the last login"), "{}", running.log());
+    until("the server logs it", || running.log().contains("the token from the last login"));
 
     // A new password ends the session, and the client asks again.
     with_password(&server, "server user passwd alice", "battery staple");
     management.log_in("battery staple", &recovery.swap_remove(0));
     until("the client is up once more", || client.log().matches(UP).count() == 4);
     let changed = "user alice: the user's password or codes were changed";
-    assert!(running.log().contains(changed), "{}", running.log());
+    until("the server logs it", || running.log().contains(changed));
     assert!(server.adit("server user show alice").1.contains("on, 6 recovery"));
 }

@@ -318,6 +318,7 @@ impl<E: DrivenEngine> Running<'_, E> {
     pub(super) fn authenticated(&mut self, name: &str, certificates: &[CertificateFacts]) {
         let Some((hooked, remote)) = self.hooked.as_mut().zip(self.answered) else { return };
         hooked.scripts.certified(certificates);
+        hooked.scripts.environment().untrusted(remote);
         hooked.scripts.authenticated(remote);
         hooked.scripts.environment().set_international("common_name", name);
         self.schedule(vec![Step::Run(Script::IpChange)]);
@@ -326,6 +327,10 @@ impl<E: DrivenEngine> Running<'_, E> {
     /// Runs `ipchange` for a server that has moved.
     pub(super) fn moved(&mut self, remote: SocketAddr) {
         if let Some(hooked) = &mut self.hooked {
+            // With a static key, no address is known before it is authenticated.
+            if !self.tls.is_empty() {
+                hooked.scripts.environment().untrusted(remote);
+            }
             hooked.scripts.authenticated(remote);
             // A program that still waits gets the newest address.
             if !self.steps.iter().any(|step| matches!(step, Step::Run(Script::IpChange))) {

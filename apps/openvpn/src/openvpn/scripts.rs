@@ -362,7 +362,6 @@ impl Scripts {
 
     /// Takes over the address of the other end, which is authenticated now.
     pub(crate) fn authenticated(&mut self, remote: SocketAddr) {
-        self.environment.untrusted(remote);
         self.environment.trusted(remote);
         self.remote = Some(remote);
     }
