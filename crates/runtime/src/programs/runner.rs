@@ -452,16 +452,19 @@ impl Runner {
         let _ = self.outgoing.try_send(event);
     }
 
+    /// Reports the files that have changed. The first file of a call has the answer; whatever the program wrote before
+    /// the answer is reported before it.
     fn poll(&mut self) {
         for id in &self.watched {
-            for (index, file) in self.kept.get_mut(id).into_iter().flatten().enumerate() {
-                if self.outgoing.capacity() <= RESERVED {
-                    return;
-                }
-                if let Some(file) = file.changed() {
-                    let event = Event::Changed { id: *id, index, file };
-                    let _ = self.outgoing.try_send(event);
-                }
+            let Some(files) = self.kept.get_mut(id) else { continue };
+            if self.outgoing.capacity() <= RESERVED + files.len() {
+                return;
+            }
+            let changed =
+                |(index, file): (usize, &mut TemporaryFile)| Some((index, file.changed()?));
+            let changes: Vec<_> = files.iter_mut().enumerate().filter_map(changed).collect();
+            for (index, file) in changes.into_iter().rev() {
+                let _ = self.outgoing.try_send(Event::Changed { id: *id, index, file });
             }
         }
     }
