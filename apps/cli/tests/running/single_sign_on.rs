@@ -56,15 +56,7 @@ impl World {
 fn an_openvpn_client_logs_in_in_the_browser() {
     adit_testbed::needs_root!();
     let mut world = World::new("--filter rules.nft");
-    let rules = "table inet vpn {
-    chain forward {
-        type filter hook forward priority filter; policy drop;
-        ct state established,related accept
-        ip saddr @group:staff accept
-    }
-}
-";
-    fs::write(world.server.dir.path().join("rules.nft"), rules).unwrap();
+    world.server.accept_only("@group:staff");
     let ns = world.server.client("laptop", "");
     world.provider.change(|behaviour| behaviour.claims = json!({ "groups": ["staff"] }));
     let (fine, said) = world.server.adit("doctor");

@@ -124,15 +124,7 @@ fn an_openvpn_client_logs_in_with_a_password_file() {
 fn an_openvpn_client_logs_in_with_a_password_alone() {
     adit_testbed::needs_root!();
     let mut server = server("password", "--filter rules.nft");
-    let rules = "table inet vpn {
-    chain forward {
-        type filter hook forward priority filter; policy drop;
-        ct state established,related accept
-        ip saddr @client:alice accept
-    }
-}
-";
-    fs::write(server.dir.path().join("rules.nft"), rules).unwrap();
+    server.accept_only("@client:alice");
     with_password(&server, "server user add alice", "correct horse");
     with_password(&server, "server user add bob", "correct horse");
     // The client has the name of another user, and its certificate is not asked for.
@@ -180,15 +172,7 @@ fn an_openvpn_client_logs_in_with_a_password_alone() {
 fn a_user_may_be_bound_to_clients_and_has_groups() {
     adit_testbed::needs_root!();
     let mut server = server("certificate+password", "--filter rules.nft");
-    let rules = "table inet vpn {
-    chain forward {
-        type filter hook forward priority filter; policy drop;
-        ct state established,related accept
-        ip saddr @group:staff accept
-    }
-}
-";
-    fs::write(server.dir.path().join("rules.nft"), rules).unwrap();
+    server.accept_only("@group:staff");
     let (laptop, phone) = (server.client("laptop", ""), server.client("phone", ""));
     let add = "server user add alice --client laptop --group staff";
     with_password(&server, add, "correct horse");

@@ -31,6 +31,21 @@ pub(crate) struct Server {
 }
 
 impl Server {
+    /// Writes `rules.nft`, with which only these clients reach anything.
+    pub(crate) fn accept_only(&self, clients: &str) {
+        let rules = format!(
+            "table inet vpn {{
+    chain forward {{
+        type filter hook forward priority filter; policy drop;
+        ct state established,related accept
+        ip saddr {clients} accept
+    }}
+}}
+"
+        );
+        fs::write(self.dir.path().join("rules.nft"), rules).unwrap();
+    }
+
     pub(crate) fn new(options: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (ns, outside) = (NetNs::unnamed().unwrap(), NetNs::unnamed().unwrap());
