@@ -6,9 +6,9 @@
 
 use std::ffi::CStr;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use adit_linux::channel::{Channel, Received};
@@ -73,6 +73,17 @@ impl HostProcess {
                 if patience.is_zero() { Err(e) } else { Ok(false) }
             }
             waited => waited.map(|()| false),
+        }
+    }
+}
+
+/// Runs a host as the whole of its process.
+pub(crate) fn main(name: &str, run: fn() -> Result<(), String>) -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            let _ = writeln!(io::stderr(), "{name}: {reason}");
+            ExitCode::FAILURE
         }
     }
 }

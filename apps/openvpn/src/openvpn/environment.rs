@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
 
 use adit_engine::auth::CertificateFacts;
+use adit_engine::command::Counters;
 use adit_engine::{Family, Transport};
 use adit_openvpn::config::{LogTo, Options, Proxy, Role, X509Track};
 use adit_openvpn::negotiate::{DhcpDns, DnsOptions, DnsServer};
@@ -236,6 +238,13 @@ impl Environment {
     /// Sets the address of an authenticated peer.
     pub(crate) fn trusted(&mut self, remote: SocketAddr) {
         self.address("trusted", remote);
+    }
+
+    /// Sets the bytes and the duration of a session that has ended.
+    pub(crate) fn traffic(&mut self, traffic: Counters, duration: Duration) {
+        self.set("bytes_received", traffic.rx_bytes);
+        self.set("bytes_sent", traffic.tx_bytes);
+        self.set("time_duration", duration.as_secs());
     }
 
     fn address(&mut self, prefix: &str, remote: SocketAddr) {

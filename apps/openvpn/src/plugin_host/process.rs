@@ -1,6 +1,6 @@
 //! The plugin host's own process.
 
-use std::io::{self, Write};
+use std::io;
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
 
@@ -21,13 +21,7 @@ static CHANNEL: OnceLock<Channel> = OnceLock::new();
 const DEBUG_VERB: u64 = 7;
 
 pub(super) fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(reason) => {
-            let _ = writeln!(io::stderr(), "{NAME}: {reason}");
-            ExitCode::FAILURE
-        }
-    }
+    host_process::main(NAME, run)
 }
 
 pub(super) fn run() -> Result<(), String> {

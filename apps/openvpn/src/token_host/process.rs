@@ -1,6 +1,5 @@
 //! The token host's own process.
 
-use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::OnceLock;
 
@@ -16,13 +15,7 @@ use crate::host_process;
 static CHANNEL: OnceLock<Channel> = OnceLock::new();
 
 pub(super) fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(reason) => {
-            let _ = writeln!(io::stderr(), "{NAME}: {reason}");
-            ExitCode::FAILURE
-        }
-    }
+    host_process::main(NAME, run)
 }
 
 pub(super) fn run() -> Result<(), String> {

@@ -206,9 +206,7 @@ impl Check for PluginCheck {
         duration: Duration,
     ) -> DoneFuture {
         let mut environment = facts.environment.clone();
-        environment.set("bytes_received", traffic.rx_bytes);
-        environment.set("bytes_sent", traffic.tx_bytes);
-        environment.set("time_duration", duration.as_secs());
+        environment.traffic(traffic, duration);
         let call =
             Call { limit: CALL_LIMIT, ..self.call(Kind::ClientDisconnect, facts, &environment) };
         let this = self.clone();

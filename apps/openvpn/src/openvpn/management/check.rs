@@ -182,9 +182,7 @@ impl Check for ManagementCheck {
         if let Some(remote) = facts.identity.remote {
             environment.trusted(remote);
         }
-        environment.set("bytes_received", traffic.rx_bytes);
-        environment.set("bytes_sent", traffic.tx_bytes);
-        environment.set("time_duration", duration.as_secs());
+        environment.traffic(traffic, duration);
         self.0.tell(&format!("DISCONNECT,{session}"), &environment);
         Box::pin(ready(()))
     }

@@ -101,8 +101,8 @@ fn a_person_chooses_a_certificate_and_enters_its_pin() {
     assert_eq!((person.shown.len(), &person.shown[1].1), (2, &shown));
     assert!(key.sign(SignatureForm::Ecdsa, &[7; 48]).is_ok());
     // The token stays logged in.
-    let mut nobody = Person::default();
-    open(&tokens, &wanted(Some(OFFICE)), None, true, &mut nobody).unwrap();
+    let mut person = Person::default();
+    open(&tokens, &wanted(Some(OFFICE)), None, true, &mut person).unwrap();
 }
 
 /// Returns the DER in a PEM file.
@@ -155,8 +155,8 @@ fn a_pin_in_a_file_is_tried_once_and_never_as_the_last_one() {
 }
 
 #[test]
-fn nobody_can_enter_a_pin() {
-    let Some(fixture) = Fixture::new("nobody_can_enter_a_pin") else { return };
+fn the_pin_cannot_be_entered() {
+    let Some(fixture) = Fixture::new("the_pin_cannot_be_entered") else { return };
     let tokens = fixture.plain();
     let opened = open(&tokens, &wanted(Some(OFFICE)), None, true, &mut Person::default());
     refused(opened, "add askpass FILE");

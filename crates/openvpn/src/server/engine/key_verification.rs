@@ -41,9 +41,9 @@ impl ServerEngine {
             self.remove(peer, Reason::TooManyHandshakes, out);
             return true;
         }
-        let nobody = (&PeerIdentity::default(), &PeerInfo::default());
+        let unknown = (&PeerIdentity::default(), &PeerInfo::default());
         let login = Login { username: None, password: None };
-        let identity = self.identity(peer, nobody, login, None, String::new());
+        let identity = self.identity(peer, unknown, login, None, String::new());
         let request = self.new_request(peer);
         if let (Some(client), Some(identity)) = (self.clients.get_mut(&peer), identity) {
             let verification =

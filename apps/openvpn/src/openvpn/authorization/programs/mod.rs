@@ -199,9 +199,7 @@ impl Check for ClientPrograms {
         };
         let mut environment = facts.environment.clone();
         environment.set("script_type", "client-disconnect");
-        environment.set("bytes_received", traffic.rx_bytes.to_string());
-        environment.set("bytes_sent", traffic.tx_bytes.to_string());
-        environment.set("time_duration", duration.as_secs().to_string());
+        environment.traffic(traffic, duration);
         let call = inner.call(&program, Vec::new(), environment.pairs(), Vec::new());
         Box::pin(async move { inner.notify("client-disconnect", call).await })
     }
