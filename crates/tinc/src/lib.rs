@@ -1,0 +1,16 @@
+//! The protocol of tinc 1.1, version 17.7: keys and SPTPS sessions.
+//!
+//! Everything here is sans-IO. Time, randomness and packets are inputs; decisions and packets are outputs.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used)
+)]
+
+pub mod aead;
+pub mod base64;
+pub mod keys;
+pub mod sptps;
+#[cfg(test)]
+mod testing;

@@ -1,0 +1,293 @@
+//! The datagram form of a session, for packets between any two nodes.
+//!
+//! A record is `sequence number 4 | type 1 | data`, and after the first handshake
+//! `sequence number 4 | sealed(type 1 | data) | tag 16`. Handshake records travel in messages between neighbours, in order; records of the
+//! application travel in datagrams, which may be lost, reordered and repeated.
+//!
+//! All records of a direction share one sequence of numbers. So a rekey's ACK, the last record under the old key, also tells under which key
+//! every other record is sealed: up to its number under the old one, and after it under the new one.
+
+use adit_engine::Random;
+
+use super::handshake::{Handshake, OwnKex, Step};
+use super::window::{ReplayWindow, WindowSize};
+use super::{Error, Event, HANDSHAKE, HARD_LIMIT, Params};
+use crate::aead::{Key, TAG_LEN};
+
+/// The number of bytes by which a sealed record is longer than its data.
+pub const DATAGRAM_OVERHEAD: usize = SEQNO + 1 + TAG_LEN;
+
+/// The number of records after which a new session should replace this one, long before it has used its sequence numbers.
+const SOFT_LIMIT: u32 = 1 << 31;
+
+/// Length of the sequence number.
+const SEQNO: usize = 4;
+
+/// A session for packets between two nodes.
+///
+/// A record that is refused changes nothing.
+#[derive(Debug)]
+pub struct Datagram {
+    handshake: Handshake,
+    send_key: Option<Key>,
+    /// The sequence number of the next record.
+    send_seqno: u32,
+    receive: ReceiveKeys,
+    window: ReplayWindow,
+    window_size: WindowSize,
+    /// The lowest sequence number that the peer's next handshake record can have. Before the first keys it has exactly this
+    /// number.
+    next_handshake: u32,
+}
+
+/// The keys of the records that may arrive.
+#[derive(Debug, Default)]
+struct ReceiveKeys {
+    current: Option<Key>,
+    /// The key after the next ACK. Records under it may overtake the ACK.
+    next: Option<Key>,
+    /// The key before the last ACK, and the number of that ACK.
+    previous: Option<(Key, u32)>,
+}
+
+impl ReceiveKeys {
+    /// Decrypts a record in place.
+    fn open(&self, seqno: u32, data: &mut [u8], tag: &[u8]) -> Result<(), Error> {
+        let current = match &self.previous {
+            Some((previous, last)) if seqno <= *last => previous,
+            _ => self.current.as_ref().ok_or(Error::NotEstablished)?,
+        };
+        let open = |key: &Key, data: &mut [u8]| key.open(seqno, data, tag).is_ok();
+        let opened = open(current, data) || self.next.as_ref().is_some_and(|key| open(key, data));
+        if opened { Ok(()) } else { Err(Error::Forged) }
+    }
+
+    /// Switches to the next key. `ack` is the number of the last record under the current one.
+    fn switch(&mut self, ack: u32) {
+        let next = self.next.take();
+        self.previous = std::mem::replace(&mut self.current, next).map(|key| (key, ack));
+    }
+}
+
+impl Datagram {
+    /// Starts a session. Returns it, and its first handshake record.
+    pub fn start(params: Params, window: WindowSize, random: &mut Random) -> (Self, Vec<u8>) {
+        Self::start_with(params, window, OwnKex::generate(random))
+    }
+
+    pub(super) fn start_with(params: Params, window: WindowSize, own: OwnKex) -> (Self, Vec<u8>) {
+        let (handshake, message) = Handshake::start(params, own);
+        let mut session = Self {
+            handshake,
+            send_key: None,
+            send_seqno: 0,
+            receive: ReceiveKeys::default(),
+            window: ReplayWindow::new(window, 0),
+            window_size: window,
+            next_handshake: 0,
+        };
+        let mut record = Vec::new();
+        // The first record has no key, and fits.
+        let sent = session.put(HANDSHAKE, &message, &mut record);
+        debug_assert_eq!(sent, Ok(()));
+        (session, record)
+    }
+
+    /// Returns whether the application may send records.
+    pub fn is_established(&self) -> bool {
+        self.handshake.is_established()
+    }
+
+    /// Returns whether a new session should replace this one, because its sequence numbers will end.
+    pub fn needs_replacement(&self) -> bool {
+        self.send_seqno >= SOFT_LIMIT || self.window.next() >= u64::from(SOFT_LIMIT)
+    }
+
+    /// Returns whether the peer may be unable to decrypt records that are sent now. In a rekey this is the time from this side's SIG to the
+    /// peer's ACK: tinc discards a record under the new key that overtakes this side's ACK, and may discard a handshake record that many others
+    /// have overtaken.
+    pub fn must_hold_records(&self) -> bool {
+        self.handshake.awaits_ack()
+    }
+
+    /// Starts the exchange of new keys. Returns the handshake record to send.
+    ///
+    /// # Errors
+    /// Fails if a handshake is in progress, or the sequence numbers are used up.
+    pub fn rekey(&mut self, random: &mut Random) -> Result<Vec<u8>, Error> {
+        self.rekey_with(OwnKex::generate(random))
+    }
+
+    pub(super) fn rekey_with(&mut self, own: OwnKex) -> Result<Vec<u8>, Error> {
+        if self.send_seqno >= HARD_LIMIT {
+            return Err(Error::Exhausted);
+        }
+        let message = self.handshake.rekey(own)?;
+        let mut record = Vec::new();
+        self.put(HANDSHAKE, &message, &mut record)?;
+        Ok(record)
+    }
+
+    /// Handles a handshake record, and appends the handshake records to send in answer to `out`.
+    ///
+    /// Handshake records arrive in order but may be overtaken by any number of datagrams, so the replay window does not apply to
+    /// them: each must have a higher number than the one before.
+    ///
+    /// # Errors
+    /// The record is refused, and changed nothing.
+    pub fn receive_handshake(
+        &mut self,
+        record: &[u8],
+        random: &mut Random,
+        out: &mut Vec<Vec<u8>>,
+    ) -> Result<Option<Event>, Error> {
+        self.receive_handshake_with(record, &mut || OwnKex::generate(random), out)
+    }
+
+    pub(super) fn receive_handshake_with(
+        &mut self,
+        record: &[u8],
+        fresh: &mut dyn FnMut() -> OwnKex,
+        out: &mut Vec<Vec<u8>>,
+    ) -> Result<Option<Event>, Error> {
+        let (seqno, body) = split_seqno(record)?;
+        let mut body = body.to_vec();
+        if self.receive.current.is_some() {
+            if seqno < self.next_handshake {
+                return Err(Error::Replayed(seqno));
+            }
+            let at = body.len().saturating_sub(TAG_LEN);
+            let tag = body.split_off(at);
+            self.receive.open(seqno, &mut body, &tag)?;
+        } else if seqno != self.next_handshake {
+            return Err(Error::OutOfOrder(seqno));
+        }
+        let (kind, message) = body.split_first().ok_or(Error::Length(record.len()))?;
+        if *kind != HANDSHAKE {
+            return Err(Error::UnexpectedType(*kind));
+        }
+        // An answer has at most two records.
+        if self.send_seqno >= HARD_LIMIT.saturating_sub(1) {
+            return Err(Error::Exhausted);
+        }
+        let steps = self.handshake.receive(message, fresh)?;
+        self.next_handshake = seqno.saturating_add(1);
+        self.window.advance(seqno);
+        self.perform(seqno, steps, out)
+    }
+
+    fn perform(
+        &mut self,
+        seqno: u32,
+        steps: Vec<Step>,
+        out: &mut Vec<Vec<u8>>,
+    ) -> Result<Option<Event>, Error> {
+        let mut event = None;
+        for step in steps {
+            match step {
+                Step::Send(message) => {
+                    let mut record = Vec::new();
+                    self.put(HANDSHAKE, &message, &mut record)?;
+                    out.push(record);
+                }
+                Step::SwitchSending(keys) => {
+                    self.send_key = Some(keys.send);
+                    self.receive.next = Some(keys.receive);
+                }
+                Step::SwitchReceiving => {
+                    let first = self.receive.current.is_none();
+                    self.receive.switch(seqno);
+                    event = Some(if first { Event::Established } else { Event::Rekeyed });
+                }
+            }
+        }
+        Ok(event)
+    }
+
+    /// Appends a sealed record of the application to `out`.
+    ///
+    /// # Errors
+    /// Fails if the session is not established, the type is above 127, the data is longer than 65,535 bytes, or the sequence
+    /// numbers are used up.
+    pub fn seal(&mut self, kind: u8, data: &[u8], out: &mut Vec<u8>) -> Result<(), Error> {
+        if self.send_key.is_none() {
+            return Err(Error::NotEstablished);
+        }
+        if kind >= HANDSHAKE {
+            return Err(Error::UnexpectedType(kind));
+        }
+        self.put(kind, data, out)
+    }
+
+    /// Opens a record of the application in place. Returns its type and its data.
+    ///
+    /// # Errors
+    /// The record is refused, and changed nothing but the count of records that are too far ahead.
+    pub fn open<'a>(&mut self, record: &'a mut [u8]) -> Result<(u8, &'a [u8]), Error> {
+        if self.receive.current.is_none() {
+            return Err(Error::NotEstablished);
+        }
+        let len = record.len();
+        if len < DATAGRAM_OVERHEAD {
+            return Err(Error::Length(len));
+        }
+        let (seqno, _) = split_seqno(record)?;
+        let (_, body) = record.split_at_mut_checked(SEQNO).ok_or(Error::Length(len))?;
+        let at = body.len().saturating_sub(TAG_LEN);
+        let (body, tag) = body.split_at_mut_checked(at).ok_or(Error::Length(len))?;
+        self.receive.open(seqno, body, tag)?;
+        let (kind, data) = body.split_first().ok_or(Error::Length(len))?;
+        if *kind >= HANDSHAKE {
+            return Err(Error::UnexpectedType(*kind));
+        }
+        self.window.accept(seqno)?;
+        // No record under the previous key can be accepted any more.
+        if self.receive.previous.as_ref().is_some_and(|(_, ack)| self.is_past(*ack)) {
+            self.receive.previous = None;
+        }
+        Ok((*kind, data))
+    }
+
+    /// Returns whether the window has moved past a number. Without a window, a window of the usual size counts.
+    fn is_past(&self, number: u32) -> bool {
+        let records = self.window_size.records().max(WindowSize::DEFAULT.records());
+        self.window.next().saturating_sub(records) > u64::from(number)
+    }
+
+    fn put(&mut self, kind: u8, data: &[u8], out: &mut Vec<u8>) -> Result<(), Error> {
+        if data.len() > usize::from(u16::MAX) {
+            return Err(Error::TooLong(data.len()));
+        }
+        let seqno = self.send_seqno;
+        if seqno >= HARD_LIMIT {
+            return Err(Error::Exhausted);
+        }
+        self.send_seqno = seqno.saturating_add(1);
+        out.extend_from_slice(&seqno.to_be_bytes());
+        let start = out.len();
+        out.push(kind);
+        out.extend_from_slice(data);
+        if let Some(key) = &self.send_key {
+            let tag = key.seal(seqno, out.get_mut(start..).unwrap_or_default());
+            out.extend_from_slice(&tag);
+        }
+        Ok(())
+    }
+
+    #[cfg(test)]
+    pub(super) fn knows_previous_key(&self) -> bool {
+        self.receive.previous.is_some()
+    }
+
+    /// Sets the next sequence number, for tests of its limits.
+    #[cfg(test)]
+    pub(super) fn set_seqno(&mut self, seqno: u32) {
+        self.send_seqno = seqno;
+    }
+}
+
+/// Splits a record into its sequence number and its body.
+fn split_seqno(record: &[u8]) -> Result<(u32, &[u8]), Error> {
+    let (seqno, body) = record.split_first_chunk::<SEQNO>().ok_or(Error::Length(record.len()))?;
+    Ok((u32::from_be_bytes(*seqno), body))
+}

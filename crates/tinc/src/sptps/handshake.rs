@@ -1,0 +1,352 @@
+//! The handshake of both forms of a session: KEX, SIG and, in a rekey, ACK.
+
+use adit_crypto::{Digest, HmacKey};
+use adit_engine::Random;
+use curve25519_dalek::edwards::CompressedEdwardsY;
+use zeroize::Zeroizing;
+
+use super::{Error, Params, Role};
+use crate::aead::{KEY_LEN, Key};
+use crate::keys::{EXPANDED_LEN, SIGNATURE_LEN, expand, public_bytes};
+
+const VERSION: u8 = 0;
+const NONCE_LEN: usize = 32;
+
+/// Length of a KEX message, bytes: version 1 | nonce 32 | ephemeral public key 32.
+pub(super) const KEX_LEN: usize = 1 + NONCE_LEN + 32;
+
+/// Length of a SIG message, bytes.
+pub(super) const SIG_LEN: usize = SIGNATURE_LEN;
+
+/// Length of the keys that a handshake derives, bytes: those of two directions. The second half of each is not used.
+const KEY_BLOCK: usize = 2 * DIRECTION;
+const DIRECTION: usize = 64;
+
+/// This side's KEX message, and the secret of the ephemeral key in it.
+pub(super) struct OwnKex {
+    message: [u8; KEX_LEN],
+    secret: Zeroizing<[u8; EXPANDED_LEN]>,
+}
+
+impl OwnKex {
+    pub(super) fn generate(random: &mut Random) -> Self {
+        let nonce = random.bytes();
+        let mut seed = Zeroizing::new([0; 32]);
+        random.fill(&mut *seed);
+        Self::new(nonce, &seed)
+    }
+
+    pub(super) fn new(nonce: [u8; NONCE_LEN], seed: &[u8; 32]) -> Self {
+        let secret = expand(seed);
+        let mut message = [VERSION; KEX_LEN];
+        let (_, fields) = message.split_at_mut(1);
+        for (to, from) in fields.iter_mut().zip(nonce.into_iter().chain(public_bytes(&secret))) {
+            *to = from;
+        }
+        Self { message, secret }
+    }
+
+    /// Computes the shared secret with the ephemeral key in the peer's KEX.
+    fn agree(&self, peer: &PeerKex) -> Result<Zeroizing<[u8; 32]>, Error> {
+        let mut y = peer.ephemeral();
+        // The sign of x does not matter for X25519, and tinc ignores it.
+        if let Some(last) = y.last_mut() {
+            *last &= 0x7f;
+        }
+        let point = CompressedEdwardsY(y).decompress().ok_or(Error::EphemeralKey)?;
+        let (scalar, _) = self.secret.split_first_chunk().ok_or(Error::Library)?;
+        let shared = Zeroizing::new(point.to_montgomery().mul_clamped(*scalar).to_bytes());
+        if shared.iter().all(|byte| *byte == 0) {
+            return Err(Error::EphemeralKey);
+        }
+        Ok(shared)
+    }
+}
+
+/// The peer's KEX message.
+pub(super) struct PeerKex([u8; KEX_LEN]);
+
+impl PeerKex {
+    fn parse(body: &[u8]) -> Result<Self, Error> {
+        let message: [u8; KEX_LEN] = body.try_into().map_err(|_| Error::Length(body.len()))?;
+        match message {
+            [VERSION, ..] => Ok(Self(message)),
+            [version, ..] => Err(Error::Version(version)),
+        }
+    }
+
+    fn ephemeral(&self) -> [u8; 32] {
+        self.0.last_chunk().copied().unwrap_or_default()
+    }
+}
+
+/// Returns the nonce of a KEX message.
+fn nonce(kex: &[u8; KEX_LEN]) -> &[u8] {
+    kex.get(1..=NONCE_LEN).unwrap_or_default()
+}
+
+/// The keys that a handshake derived.
+pub(super) struct Keys {
+    pub(super) send: Key,
+    pub(super) receive: Key,
+}
+
+/// What the session does after a handshake message, in this order.
+pub(super) enum Step {
+    /// Sends a message under the current sending key.
+    Send(Vec<u8>),
+    /// Seals later records under the new key, and expects the peer to do so soon.
+    SwitchSending(Keys),
+    /// The peer seals later records under the new key.
+    SwitchReceiving,
+}
+
+/// The state of a session's handshakes.
+pub(super) struct Handshake {
+    params: Params,
+    state: State,
+    /// The first handshake, which needs no ACK, is over.
+    established: bool,
+}
+
+enum State {
+    /// No handshake is in progress.
+    Idle,
+    /// This side's KEX was sent.
+    AwaitKex(OwnKex),
+    /// Both KEX were sent, and that of the initiator's SIG.
+    AwaitSig(OwnKex, PeerKex),
+    /// In a rekey: this side's ACK was sent.
+    AwaitAck,
+}
+
+impl Handshake {
+    /// Starts the first handshake. Returns its state, and the first message.
+    pub(super) fn start(params: Params, own: OwnKex) -> (Self, Vec<u8>) {
+        let message = own.message.to_vec();
+        (Self { params, state: State::AwaitKex(own), established: false }, message)
+    }
+
+    /// Starts a rekey. Returns its first message.
+    pub(super) fn rekey(&mut self, own: OwnKex) -> Result<Vec<u8>, Error> {
+        match self.state {
+            State::Idle => {
+                let message = own.message.to_vec();
+                self.state = State::AwaitKex(own);
+                Ok(message)
+            }
+            _ if self.established => Err(Error::HandshakeInProgress),
+            _ => Err(Error::NotEstablished),
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn role(&self) -> Role {
+        self.params.role
+    }
+
+    /// Returns whether the first handshake is over.
+    pub(super) fn is_established(&self) -> bool {
+        self.established
+    }
+
+    /// Returns whether this side has sent its last SIG of a rekey and waits for the peer's ACK.
+    pub(super) fn awaits_ack(&self) -> bool {
+        match self.state {
+            State::AwaitAck => true,
+            State::AwaitSig(..) => self.established && self.params.role == Role::Initiator,
+            State::Idle | State::AwaitKex(_) => false,
+        }
+    }
+
+    /// Handles a message. A message that is refused changes nothing. `fresh` generates this side's KEX for a rekey that the peer
+    /// starts.
+    pub(super) fn receive(
+        &mut self,
+        body: &[u8],
+        fresh: impl FnOnce() -> OwnKex,
+    ) -> Result<Vec<Step>, Error> {
+        match std::mem::replace(&mut self.state, State::Idle) {
+            State::Idle => {
+                let peer = PeerKex::parse(body)?;
+                let own = fresh();
+                let mut steps = vec![Step::Send(own.message.to_vec())];
+                steps.extend(self.kex_received(own, peer));
+                Ok(steps)
+            }
+            State::AwaitKex(own) => match PeerKex::parse(body) {
+                Ok(peer) => Ok(self.kex_received(own, peer).into_iter().collect()),
+                Err(error) => {
+                    self.state = State::AwaitKex(own);
+                    Err(error)
+                }
+            },
+            State::AwaitSig(own, peer) => match self.verify(&own, &peer, body) {
+                Ok(keys) => Ok(self.finish(&own, &peer, keys)),
+                Err(error) => {
+                    self.state = State::AwaitSig(own, peer);
+                    Err(error)
+                }
+            },
+            State::AwaitAck if body.is_empty() => Ok(vec![Step::SwitchReceiving]),
+            State::AwaitAck => {
+                self.state = State::AwaitAck;
+                Err(Error::UnexpectedHandshake)
+            }
+        }
+    }
+
+    /// The initiator signs as soon as it knows both KEX, the responder only when it has verified the initiator.
+    fn kex_received(&mut self, own: OwnKex, peer: PeerKex) -> Option<Step> {
+        let sig = (self.params.role == Role::Initiator).then(|| self.sign(&own, &peer));
+        self.state = State::AwaitSig(own, peer);
+        sig
+    }
+
+    fn sign(&self, own: &OwnKex, peer: &PeerKex) -> Step {
+        let message = self.transcript(self.params.role, &own.message, &peer.0);
+        Step::Send(self.params.key.sign(&message).to_vec())
+    }
+
+    fn verify(&self, own: &OwnKex, peer: &PeerKex, signature: &[u8]) -> Result<Keys, Error> {
+        if signature.len() != SIG_LEN {
+            return Err(Error::Length(signature.len()));
+        }
+        let message = self.transcript(self.params.role.other(), &peer.0, &own.message);
+        if !self.params.peer.verify(&message, signature) {
+            return Err(Error::Signature);
+        }
+        self.derive(own, peer)
+    }
+
+    fn finish(&mut self, own: &OwnKex, peer: &PeerKex, keys: Keys) -> Vec<Step> {
+        let mut steps = Vec::new();
+        if self.params.role == Role::Responder {
+            steps.push(self.sign(own, peer));
+        }
+        if self.established {
+            steps.push(Step::Send(Vec::new()));
+            steps.push(Step::SwitchSending(keys));
+            self.state = State::AwaitAck;
+        } else {
+            steps.push(Step::SwitchSending(keys));
+            steps.push(Step::SwitchReceiving);
+            self.established = true;
+        }
+        steps
+    }
+
+    /// Returns the signed message: role 1 | the signer's KEX | the other's KEX | label.
+    fn transcript(&self, signer: Role, kex: &[u8; KEX_LEN], other: &[u8; KEX_LEN]) -> Vec<u8> {
+        let role = [u8::from(signer == Role::Initiator)];
+        [&role[..], kex, other, &self.params.label].concat()
+    }
+
+    fn derive(&self, own: &OwnKex, peer: &PeerKex) -> Result<Keys, Error> {
+        let secret = own.agree(peer)?;
+        let (initiator, responder) = match self.params.role {
+            Role::Initiator => (&own.message, &peer.0),
+            Role::Responder => (&peer.0, &own.message),
+        };
+        let seed = [&b"key expansion"[..], nonce(initiator), nonce(responder), &self.params.label]
+            .concat();
+        let block = key_block(&*secret, &seed)?;
+        let (to_initiator, to_responder) =
+            block.split_at_checked(DIRECTION).ok_or(Error::Library)?;
+        let key = |half: &[u8]| half.first_chunk::<KEY_LEN>().map(|key| Key::new(*key));
+        let to_initiator = key(to_initiator).ok_or(Error::Library)?;
+        let to_responder = key(to_responder).ok_or(Error::Library)?;
+        Ok(match self.params.role {
+            Role::Initiator => Keys { send: to_responder, receive: to_initiator },
+            Role::Responder => Keys { send: to_initiator, receive: to_responder },
+        })
+    }
+}
+
+// Written by hand so that ephemeral secrets never reach a log.
+impl std::fmt::Debug for Handshake {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let state = match self.state {
+            State::Idle => "idle",
+            State::AwaitKex(_) => "awaits KEX",
+            State::AwaitSig(..) => "awaits SIG",
+            State::AwaitAck => "awaits ACK",
+        };
+        write!(f, "Handshake({state})")
+    }
+}
+
+/// The PRF of SPTPS: each step authenticates the previous one with the seed, and each block of output that step with the seed.
+pub(super) fn key_block(secret: &[u8], seed: &[u8]) -> Result<Zeroizing<Vec<u8>>, Error> {
+    let hmac = HmacKey::new(Digest::Sha512, secret).map_err(|_| Error::Library)?;
+    let mut step = Zeroizing::new(vec![0; Digest::Sha512.output_len()]);
+    let mut out = Zeroizing::new(Vec::with_capacity(KEY_BLOCK));
+    while out.len() < KEY_BLOCK {
+        step = Zeroizing::new(hmac.sign(&[&step, seed]).as_bytes().to_vec());
+        out.extend_from_slice(hmac.sign(&[&step, seed]).as_bytes());
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::hex;
+
+    #[test]
+    fn the_vectors_of_the_specification() {
+        let alice = OwnKex::new([0x11; 32], &[0x21; 32]);
+        let bob = OwnKex::new([0x12; 32], &[0x22; 32]);
+        let secret = alice.agree(&PeerKex(bob.message)).unwrap();
+        assert_eq!(
+            secret.as_slice(),
+            hex("86ef31b15ec7c02ac0398c610ddfac64def21907ed01d141b381683bf8d3d513")
+        );
+        assert_eq!(bob.agree(&PeerKex(alice.message)).unwrap(), secret);
+        let label = super::super::meta_label("alice", "bob");
+        let seed = [&b"key expansion"[..], &[0x11; 32], &[0x12; 32], &label].concat();
+        assert_eq!(
+            key_block(&*secret, &seed).unwrap().as_slice(),
+            hex("e281db76eeaf728e7fbf53f0780a86cebf7cd05b89dd821a0dab2363571274e6
+                 e03ac8a01e64da3cf2abd5eb09a2f021fefd95a6637e801b88094f6436b70881
+                 da9c5fc84d2fbaf41d7d7c81ea59b9803321b5275a228cdc57235195f32f9e21
+                 c37d63996ecffafd8c2dacad09c246a007e1045f158cbb3f7f9ecefaeff18c5e")
+        );
+    }
+
+    fn peer_with_y(y: [u8; 32]) -> PeerKex {
+        let mut message = [0; KEX_LEN];
+        message[33..].copy_from_slice(&y);
+        PeerKex(message)
+    }
+
+    /// Specification 3.3: an all-zero shared secret is refused.
+    #[test]
+    fn an_ephemeral_key_that_fixes_the_secret_is_refused() {
+        let own = OwnKex::new([0x11; 32], &[0x21; 32]);
+        let with_y = |y: u8| {
+            let mut bytes = [0; 32];
+            bytes[0] = y;
+            peer_with_y(bytes)
+        };
+        // y = 1 is the neutral element, and y = -1 the point of order two.
+        let minus_one: [u8; 32] =
+            hex("ecffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f")
+                .try_into()
+                .unwrap();
+        for peer in [with_y(0), with_y(1), peer_with_y(minus_one)] {
+            assert_eq!(own.agree(&peer), Err(Error::EphemeralKey));
+        }
+        assert_eq!(own.agree(&with_y(2)), Err(Error::EphemeralKey), "not on the curve");
+    }
+
+    /// Specification 3.3: bit 255 of the peer's point is masked.
+    #[test]
+    fn the_sign_of_an_ephemeral_key_does_not_matter() {
+        let own = OwnKex::new([0x11; 32], &[0x21; 32]);
+        let peer = OwnKex::new([0x12; 32], &[0x22; 32]);
+        let mut other = peer.message;
+        other[KEX_LEN - 1] ^= 0x80;
+        assert_eq!(own.agree(&PeerKex(other)), own.agree(&PeerKex(peer.message)));
+    }
+}
