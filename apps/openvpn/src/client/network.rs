@@ -59,6 +59,11 @@ impl Network {
         }
     }
 
+    /// Returns the transport whose packets must not enter the tunnel; `None` with `allow-recursive-routing`.
+    fn kept_out(&self) -> Option<OwnTransport> {
+        self.own.filter(|_| !self.allow_recursive)
+    }
+
     /// Handles a tick. `now` includes the time in suspend, unlike the clock that paces the ticks.
     fn on_tick(&mut self, now: Instant, tick: Duration) -> Tick {
         if self.has_slept(now, tick) {
@@ -136,7 +141,7 @@ impl<E: DrivenEngine> Running<'_, E> {
     }
 
     fn tell_own_transport(&self) {
-        let own = self.network.own.filter(|_| !self.network.allow_recursive);
+        let own = self.network.kept_out();
         self.driver.backend().plane().set_own_transport(own);
     }
 
@@ -286,6 +291,19 @@ mod tests {
         assert_eq!(outcomes[4], Tick::Resumed);
         assert_eq!(outcomes[5..8], [Tick::Ping; 3]);
         assert_eq!(outcomes[8..], [Tick::Quiet; 4]);
+    }
+
+    #[test]
+    fn the_tunnels_own_packets_enter_it_only_where_that_is_allowed() {
+        let own = OwnTransport {
+            remote: "192.0.2.1:1194".parse().unwrap(),
+            local_port: Some(1194),
+            stream: false,
+        };
+        let kept_out = |allow_recursive| {
+            Network { own: Some(own), ..Network::new(allow_recursive) }.kept_out()
+        };
+        assert_eq!((kept_out(false), kept_out(true)), (Some(own), None));
     }
 
     #[test]

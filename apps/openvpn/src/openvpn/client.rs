@@ -1,5 +1,6 @@
 //! The client role.
 
+use std::fmt::Display;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -311,10 +312,10 @@ impl Hooks for ClientHooks<'_> {
             | ClientEvent::ServerInfo(_)
             | ClientEvent::Token(_) => {}
             ClientEvent::Note(text) => say!(3, "{text}"),
-            ClientEvent::Path(path) if self.options.mtu_test => {
-                say!(1, "NOTE: Empirical MTU test completed: {path}");
-            }
-            ClientEvent::Path(path) => say!(3, "{path}"),
+            ClientEvent::Path(path) => match mtu_test_line(path, self.options.mtu_test) {
+                Some(line) => say!(1, "{line}"),
+                None => say!(3, "{path}"),
+            },
             ClientEvent::Warning(text) => tracing::warn!("{text}"),
         }
     }
@@ -465,5 +466,44 @@ impl ClientHooks<'_> {
         {
             tracing::warn!("status: {e}");
         }
+    }
+}
+
+/// Returns the line that `mtu-test` asks for about the path MTU that was found.
+fn mtu_test_line(path: &impl Display, asked: bool) -> Option<String> {
+    asked.then(|| format!("NOTE: Empirical MTU test completed: {path}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use adit_engine::Target;
+
+    use super::*;
+
+    #[test]
+    fn remote_random_shuffles_the_remotes_and_loses_none() {
+        let remotes: Vec<Target> =
+            (0..40).map(|n| Target { host: format!("192.0.2.{n}"), ..Target::default() }).collect();
+        let dial = |remote_random| DialOptions {
+            remotes: remotes.clone(),
+            remote_random,
+            ..DialOptions::default()
+        };
+        let configured: Vec<usize> = (0..40).collect();
+        assert_eq!(order(&dial(false)).unwrap(), configured);
+        let mut shuffled = order(&dial(true)).unwrap();
+        // By chance, one of 40! orders is that of the configuration.
+        assert_ne!(shuffled, configured);
+        assert_ne!(shuffled, order(&dial(true)).unwrap());
+        shuffled.sort_unstable();
+        assert_eq!(shuffled, configured);
+    }
+
+    /// `mtu-test`
+    #[test]
+    fn the_path_mtu_is_a_result_only_where_a_test_was_asked_for() {
+        assert_eq!(mtu_test_line(&"1400 bytes", false), None);
+        let line = mtu_test_line(&"1400 bytes", true);
+        assert_eq!(line.as_deref(), Some("NOTE: Empirical MTU test completed: 1400 bytes"));
     }
 }

@@ -1,5 +1,8 @@
 //! Converts a parsed configuration into the settings of engine, driver and host.
 
+#[cfg(test)]
+mod tests;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
@@ -537,76 +540,5 @@ pub(crate) fn dns_plan(settings: DnsSettings) -> DnsPlan {
             DnsTransport::Tls => DnsPath::Tls(settings.sni.map(|name| name.to_string())),
             DnsTransport::Https => DnsPath::Https,
         },
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ipv6_packets_of_a_tap_device_go_to_the_far_end() {
-        let far: IpAddr = "fd00::1".parse().unwrap();
-        let route = |via, metric| PlannedRoute { net: "fd01::/64".parse().unwrap(), via, metric };
-        let tunnel = route(Via::Tunnel(Some(far)), Some(7));
-        assert_eq!(by_station(tunnel.clone(), true).via, Via::Gateway(far));
-        assert_eq!(by_station(tunnel, false).via, Via::Tunnel(Some(far)));
-        let on_link = route(Via::Tunnel(Some(far)), Some(0));
-        assert_eq!(by_station(on_link, true).via, Via::Tunnel(Some(far)));
-        assert_eq!(by_station(route(Via::Tunnel(None), None), true).via, Via::Tunnel(None));
-    }
-
-    #[test]
-    fn a_pushed_network_takes_no_addresses_of_others() {
-        let confined = |ipv4: &str, far4: Option<&str>, ipv6: &str, nopull| {
-            let tunnel = TunnelConfig {
-                ipv4: ipv4.parse().ok(),
-                far4: far4.and_then(|far| far.parse().ok()),
-                ipv6: ipv6.parse().ok(),
-                ..TunnelConfig::default()
-            };
-            let mut notes = Vec::new();
-            let PushedAddresses { ipv4, far4, ipv6 } =
-                PushedAddresses::confine(&tunnel, nopull, &mut notes);
-            let text = [
-                ipv4.map(|net| net.to_string()),
-                far4.map(|far| far.to_string()),
-                ipv6.map(|net| net.to_string()),
-            ];
-            (text.map(Option::unwrap_or_default).join(" "), notes.len())
-        };
-        let of = |text: &str, notes| (text.to_owned(), notes);
-        for nopull in [false, true] {
-            assert_eq!(confined("1.2.3.4/1", None, "", nopull), of("1.2.3.4/32  ", 1));
-            assert_eq!(confined("8.8.8.8/7", None, "", nopull), of("8.8.8.8/32  ", 1));
-            assert_eq!(confined("10.8.0.2/8", None, "", nopull), of("10.8.0.2/8  ", 0));
-            assert_eq!(confined("10.8.0.2/24", None, "fd00::2/64", nopull).1, 0);
-            assert_eq!(confined("100.64.0.2/10", None, "", nopull).1, 0);
-            assert_eq!(confined("10.8.0.2/32", Some("10.8.0.1"), "", nopull).1, 0);
-            assert_eq!(confined("", None, "2000::1/3", nopull), of("  2000::1/128", 1));
-        }
-        assert_eq!(confined("8.8.8.9/24", None, "2001:db8::2/64", false).1, 0);
-        assert_eq!(
-            confined("8.8.8.9/24", None, "2001:db8::2/64", true),
-            of("8.8.8.9/32  2001:db8::2/128", 2)
-        );
-        assert_eq!(confined("10.8.0.2/32", Some("8.8.8.8"), "", true), of("10.8.0.2/32  ", 1));
-    }
-
-    #[test]
-    fn a_port_of_both_families_is_bound_once_for_each() {
-        let listener = |bind: &str, transport| Listener {
-            bind: bind.parse().unwrap(),
-            v6only: false,
-            transport,
-        };
-        let mut listeners = [
-            listener("0.0.0.0:1194", Transport::Tcp),
-            listener("[::]:1194", Transport::Tcp),
-            listener("[::]:1194", Transport::Udp),
-            listener("[::]:443", Transport::Tcp),
-        ];
-        leave_ipv4_to_others(&mut listeners);
-        assert_eq!(listeners.map(|l| l.v6only), [false, true, false, false]);
     }
 }

@@ -164,9 +164,9 @@ mod tests {
 
     use super::*;
 
-    struct One(&'static str);
+    struct One<'a>(&'a str);
 
-    impl Files for One {
+    impl Files for One<'_> {
         fn read(&self, _: &std::path::Path) -> std::io::Result<Vec<u8>> {
             Ok(self.0.as_bytes().to_vec())
         }
@@ -209,5 +209,21 @@ mod tests {
                       ifconfig-noexec\n";
         let plan = planned(noexec, None);
         assert!(plan.addresses.is_empty() && plan.far4.is_none());
+    }
+    /// The addresses of an end with `up-delay` come once the other end has answered.
+    #[test]
+    fn up_delay_leaves_the_device_alone_until_the_other_end_has_answered() {
+        let key = "00112233445566778899aabbccddeeff\n".repeat(16);
+        let text = format!(
+            "dev tun\ncipher AES-256-CBC\nifconfig 10.1.0.1 10.1.0.2\nremote 192.0.2.1\n<secret>\n\
+             -----BEGIN OpenVPN Static key V1-----\n{key}-----END OpenVPN Static key V1-----\n</secret>\n"
+        );
+        let early = |more: &str| {
+            let options = parse(&["x.conf".into()], &One(&format!("{text}{more}"))).unwrap();
+            let Role::Peer(peer) = &options.role else { panic!("{:?}", options.role) };
+            prepare(&options, peer, &mut key_files::Terminal, None).unwrap().early
+        };
+        assert_eq!(early("").unwrap().addresses[0].to_string(), "10.1.0.1/32");
+        assert_eq!(early("up-delay\n"), None);
     }
 }

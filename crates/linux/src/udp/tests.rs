@@ -78,6 +78,7 @@ fn empty_and_single_datagrams_are_harmless() {
     a.send_trains(&[], &mut SendScratch::default()).unwrap();
 }
 
+/// `multihome` asks for this.
 #[test]
 fn a_dual_stack_socket_serves_ipv4_from_the_address_that_was_asked() {
     let server = socket("[::]:0");

@@ -53,6 +53,7 @@ fn cve_2020_11810_a_packet_moves_no_peer_that_has_no_key_yet() {
     assert!(server.notices().is_empty());
 }
 
+/// It is counted and not logged, which is what `mute-replay-warnings` asks for.
 #[test]
 fn a_captured_packet_from_a_new_address_is_a_replay() {
     let (mut server, [mut client]) = world(Relay::Kernel, [2]);

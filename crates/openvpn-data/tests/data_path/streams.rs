@@ -287,6 +287,7 @@ fn fill(server: &Server, from: &mut Client, to: u8) {
     }
 }
 
+/// `tcp-queue-limit` is the bound.
 #[test]
 fn what_waits_for_a_slow_reader_is_bounded_and_has_no_gap() {
     let mut server = Server::new();
@@ -478,6 +479,7 @@ fn lengths_that_make_no_sense_end_the_stream() {
     assert_eq!(server.dropped(DropReason::BadLength), 4);
 }
 
+/// `tun-mtu-extra` asks for this.
 #[test]
 fn the_longest_packets_are_taken() {
     let mut server = Server::new();

@@ -76,7 +76,7 @@ pub struct Options {
     pub warnings: Vec<String>,
     /// All directives that are in force, as written, for the log, without blocks and passwords.
     pub directives: Vec<String>,
-    /// `echo`: texts for the log.
+    /// `echo`: texts for the management client.
     pub echo: Vec<String>,
     /// `mtu-test`: log the path MTU once it is known.
     pub mtu_test: bool,

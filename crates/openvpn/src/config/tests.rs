@@ -1,5 +1,6 @@
 mod certificates;
 mod corpus;
+mod equivalents;
 mod hooks;
 mod host;
 mod limits;

@@ -284,6 +284,17 @@ mod tests {
         assert_eq!(p.lease(PeerId(3), "alice", Fixed::default()), Ok(alice));
     }
 
+    /// `ifconfig-ipv6-pool` names the first address.
+    #[test]
+    fn addresses_of_ipv6_follow_the_first_one() {
+        let mut pool = pool("10.9.0.20");
+        let mut lease = |n: u32, name| {
+            let lease = pool.lease(PeerId(n), name, Fixed::default()).expect("lease");
+            lease.ipv6.expect("ipv6").to_string()
+        };
+        assert_eq!([lease(1, "alice"), lease(2, "bob")], ["fd00::1000", "fd00::1001"]);
+    }
+
     #[test]
     fn an_exhausted_pool_says_so_and_recovers() {
         let mut p = pool("10.9.0.3");

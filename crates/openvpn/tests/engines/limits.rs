@@ -278,6 +278,7 @@ fn a_point_with_ping_exit_ends_with_the_other_or_without_it() {
     }
 }
 
+/// `ping-timer-rem` asks for this.
 #[test]
 fn an_end_that_waits_counts_silence_only_once_it_knows_the_other() {
     let [secret, [client, server]] = points(&with(exits()));

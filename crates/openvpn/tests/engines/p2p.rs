@@ -887,3 +887,20 @@ fn two_ends_that_lost_each_other_for_long_meet_again_whatever_their_rhythm() {
         }
     }
 }
+
+/// An end that is not answered repeats its first packet after half of `tls-timeout`, and then ever less often.
+#[test]
+fn the_first_retransmission_comes_after_half_of_tls_timeout() {
+    let sent_within = |seconds: u64, tls_timeout: Duration| {
+        let with = || Settings { tls_timeout, ..settings() };
+        let configs = [tls(true, with(), any_remote()), tls(false, with(), remote_policy())];
+        let mut w = World::new(configs, &line(), 1);
+        w.kill(A);
+        w.run(Duration::from_secs(seconds), |_| false);
+        w.nodes[B].sent.len()
+    };
+    for (tls_timeout, before, after) in [(4 * SECOND, 1, 3), (8 * SECOND, 3, 5)] {
+        assert_eq!(sent_within(before, tls_timeout), 1, "{tls_timeout:?}");
+        assert_eq!(sent_within(after, tls_timeout), 2, "{tls_timeout:?}");
+    }
+}

@@ -205,6 +205,7 @@ fn old_clients_with_their_own_key_are_remembered_within_bounds_or_refused() {
     assert_eq!(w.server.counters().half_open_refused, 1);
 }
 
+/// A server that was started again remembers no packets (`replay-persist`), and needs not.
 #[test]
 fn a_replayed_capture_of_a_whole_session_does_nothing() {
     for (server, client) in wrappings() {
@@ -239,6 +240,11 @@ fn a_replayed_capture_of_a_whole_session_does_nothing() {
         if wrapped {
             assert!(w.server.counters().session_bad > bad);
         }
+        let mut again = World::new(server_config(with(&server)), 2);
+        for packet in &captured {
+            again.stranger(own, packet);
+        }
+        assert_eq!((again.server.clients().count(), again.server.handshakes()), (0, 0));
     }
 }
 

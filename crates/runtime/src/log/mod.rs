@@ -447,6 +447,20 @@ mod tests {
         assert_eq!(text, "Initialization Sequence Completed\na warning\n");
     }
 
+    /// `machine-readable-output`: the time in seconds with six decimals, and the flags.
+    #[test]
+    fn lines_for_machines_begin_with_seconds_and_flags() {
+        let dir = tempfile::tempdir().unwrap();
+        let style = Style::OpenVpn { timestamps: true, machine_readable: true };
+        let settings = Settings { style, ..stock(dir.path(), 1, None) };
+        let before = crate::clock::unix_time().0;
+        let text = write_with(settings, || say!(1, "Initialization Sequence Completed"));
+        let (time, rest) = text.split_once('.').unwrap();
+        let time: u64 = time.parse().unwrap();
+        assert!((before..before + 3600).contains(&time), "{text}");
+        assert_eq!(rest, "000000 1 Initialization Sequence Completed\n");
+    }
+
     #[test]
     fn what_a_peer_sent_cannot_begin_a_line_of_its_own() {
         let dir = tempfile::tempdir().unwrap();

@@ -250,3 +250,63 @@ async fn up_and_down_are_reported_to_those_who_want_to_know() {
     })
     .await;
 }
+
+#[test]
+fn as_many_log_lines_are_kept_as_management_log_cache_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let (management, _) = open(dir.path(), "management-log-cache 2\n");
+    let log = &management.handle.0.log;
+    for n in 0..5 {
+        log.push(n, tracing::Level::INFO, 1, "line");
+    }
+    assert_eq!(log.last(usize::MAX), ["3,I,line", "4,I,line"]);
+}
+
+#[tokio::test]
+async fn the_configurations_echo_reaches_the_client() {
+    let dir = tempfile::tempdir().unwrap();
+    let more = "echo forget-passwords\n";
+    let (mut management, path) = open(dir.path(), more);
+    let (options, _) = options(dir.path(), more);
+    assert!(management.begin(&options).unwrap().is_none());
+    serve(&mut management, move || {
+        let mut talk = Talk::new(&path);
+        talk.line();
+        assert!(talk.ask("echo all").ends_with(",forget-passwords"));
+        assert_eq!(talk.line(), "END");
+    })
+    .await;
+}
+
+/// Returns the commands to a running client after a management client has come and gone.
+async fn after_a_conversation(more: &str) -> Vec<ClientCommand> {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut management, path) = open(dir.path(), more);
+    let mut commands = management.handle().commands();
+    serve(&mut management, move || {
+        Talk::new(&path).line();
+        // The end of the first conversation is over when the second begins.
+        Talk::new(&path).line();
+    })
+    .await;
+    std::iter::from_fn(|| commands.try_recv().ok()).collect()
+}
+
+#[tokio::test]
+async fn passwords_are_forgotten_at_the_end_of_a_conversation_where_that_is_asked_for() {
+    let forgets = |commands: Vec<ClientCommand>| {
+        commands.iter().any(|command| matches!(command, ClientCommand::ForgetLogin))
+    };
+    assert!(!forgets(after_a_conversation("").await));
+    assert!(forgets(after_a_conversation("management-forget-disconnect\n").await));
+}
+
+/// `management-signal`
+#[tokio::test]
+async fn the_end_of_a_conversation_restarts_the_tunnel_where_that_is_asked_for() {
+    // Other tests of this process may send the same signal, so only its arrival is checked.
+    let mut restarts = Signals::new().unwrap();
+    after_a_conversation("management-signal\n").await;
+    let restart = async { while restarts.next().await != Signal::User1 {} };
+    tokio::time::timeout(Duration::from_secs(30), restart).await.unwrap();
+}

@@ -105,7 +105,7 @@ pub(super) const TABLE: &[Spec] = &[
         raw.options.echo.push(d.args.join(" "));
         Ok(())
     })
-    .doc("Logs the text."),
+    .doc("A text for the management client."),
 ];
 
 /// The first file is the log, as in openvpn, which opens it when it reads the directive.

@@ -124,11 +124,6 @@ pub(super) const TABLE: &[Spec] = &[
     .doc("The maximum number of networks behind one client (256)."),
     used("stale-routes-check", "AGE [INTERVAL]", 1..=2, stale_routes_check)
         .doc("The time for which a silent station behind a TAP device is remembered."),
-    used("hash-size", "NUMBER NUMBER", 2..=2, |_, d| {
-        d.number::<u32>(0, 1..=u32::MAX)?;
-        d.number::<u32>(1, 1..=u32::MAX).map(drop)
-    })
-    .doc("The sizes of the tables of clients and addresses, which grow as needed in adit."),
     used("port-share", "HOST PORT", 2..=3, port_share)
         .roles(Roles::SERVER)
         .doc("Forwards TCP connections of other protocols to another service."),

@@ -31,6 +31,7 @@ pub(super) const TABLE: &[Spec] = &[
     no_effect("dhcp-renew", "it is for Windows: nothing here has a DHCP lease to renew"),
     no_effect("disable-occ", "it skips the comparison of options with the peer, where a difference only causes a warning"),
     no_effect("fast-io", "it saves a system call per packet; packets are read and written in batches anyway"),
+    no_effect("hash-size", "it sets the sizes of the tables of clients and addresses, which grow as needed"),
     no_effect("http-proxy-retry", "attempts through a proxy are repeated like any others: see connect-retry and connect-retry-max"),
     no_effect("http-proxy-timeout", "server-poll-timeout limits each attempt"),
     no_effect("ip-remote-hint", "it only makes openvpn look up a name early; remote names the server"),

@@ -153,7 +153,7 @@ fn server_files() {
         ("its own topology for all", "dh none | push \"topology subnet\"", Starts(&[])),
         ("a cipher for all", "dh none | push \"cipher AES-256-CBC\"", Starts(&["push"])),
         ("a peer id for all", "dh none | push \"peer-id 4\"", Starts(&["push"])),
-        ("tables and buffers", "dh none | hash-size 1024 1024 | bcast-buffers 4096 | tcp-queue-limit 256 | max-routes-per-client 64 | connect-freq 10 60 | script-security 3", Starts(&["bcast-buffers"])),
+        ("tables and buffers", "dh none | hash-size 1024 1024 | bcast-buffers 4096 | tcp-queue-limit 256 | max-routes-per-client 64 | connect-freq 10 60 | script-security 3", Starts(&["hash-size", "bcast-buffers"])),
         ("a directive of 2.3", "dh none | ifconfig-pool-linear", Starts(&["ifconfig-pool-linear"])),
         ("options compared", "dh none | opt-verify | disable-occ", Starts(&["disable-occ", "opt-verify"])),
         ("no kernel offload", "dh none | disable-dco | fast-io | no-name-remapping", Starts(&["fast-io", "no-name-remapping"])),
