@@ -166,7 +166,7 @@ fn challenge_talk(scenario: &Scenario<'_>, client: &Program, name: &str) -> Resu
     ));
     configs.client(&format!(
         "management {} unix\nmanagement-hold\nmanagement-query-passwords\nauth-user-pass\n\
-         disable-dco\npush-peer-info\nsetenv IV_SSO crtext",
+         disable-dco\npush-peer-info\nsetenv IV_SSO webauth,openurl,crtext",
         at_client.display()
     ));
     let pair = Pair::new()?;
@@ -217,6 +217,15 @@ fn challenge_conversation(server: &mut Talk, client: &mut Talk) -> Result<Shown>
     client.ask("hold release")?;
     log_in(client, &mut shown)?;
     let asked = asked_about(server)?;
+    // Single sign-on: the management client opens the page.
+    for method in ["WEB_AUTH:proxy,hidden:", "OPEN_URL:"] {
+        let page = format!("{method}https://example.org/login?a=1&b=2");
+        server.ask(&format!("client-pending-auth {asked} {page} 30"))?;
+        shown.push(plain(&client.wait_state("AUTH_PENDING")?));
+        let told = client.wait(">INFOMSG:")?;
+        ensure(told == format!(">INFOMSG:{page}"), || told.clone())?;
+        shown.push(told);
+    }
     server.ask(&format!("client-auth-nt {asked}"))?;
     client.wait_state("CONNECTED")?;
     // GET_CONFIG is entered once a second, so that a fast server's answer precedes it.

@@ -240,11 +240,13 @@ fn sessions(talks: &mut Talks) -> Result<()> {
     talks.decide(&format!("client-deny {key} challenge \"{challenge}\""), &[])?;
     talks.refused(challenge)?;
     talks.log_in("CRV1::Om01u7Fh4LrGBS7u::8675309")?;
-    // Single sign-on.
+    // Single sign-on, in both forms.
     let key = talks.asked("CONNECT")?;
     let url = "https://example.org/login?a=1&b=2";
-    talks.decide(&format!("client-pending-auth {key} OPEN_URL:{url} 30"), &[])?;
-    talks.client.wait(&format!(">INFOMSG:OPEN_URL:{url}"))?;
+    for method in ["WEB_AUTH:hidden:", "WEB_AUTH::", "OPEN_URL:"] {
+        talks.decide(&format!("client-pending-auth {key} {method}{url} 30"), &[])?;
+        talks.client.wait(&format!(">INFOMSG:{method}{url}"))?;
+    }
     talks.decide(&format!("client-auth-nt {key}"), &[])?;
     talks.connected()?;
     // It is killed, and connects again.
