@@ -13,7 +13,7 @@ INTEROP ?= target/debug
 # The seed of the first generated case of make filter-diff.
 SEED ?= 1000
 
-.PHONY: test setup try deps fmt lint unit interop interop-build interop-run nft-diff interop-old interop-postgres filter-diff roots gate gate-accept deny sanitize msrv cross doc build release demo demo-postgres demo-mesh lab lab-smoke lab-build hooks
+.PHONY: test setup try deps fmt lint unit interop interop-build interop-run nft-diff interop-old interop-postgres packages-test filter-diff roots gate gate-accept deny sanitize msrv cross doc build release demo demo-postgres demo-mesh lab lab-smoke lab-build hooks
 
 test:
 	@scripts/test.sh
@@ -25,6 +25,7 @@ setup:
 	@scripts/plugins.sh
 	@scripts/softhsm.sh
 	@scripts/frontends.sh
+	@scripts/package-roots.sh || true
 
 # Lists what is missing, and installs nothing.
 deps:
@@ -82,6 +83,12 @@ interop-postgres: interop-build
 	    echo "PostgreSQL $$version: $$cases"; \
 	    ADIT_POSTGRES_ROOT=target/roots/postgres-$$version target/debug/adit-interop run --jobs $(JOBS) $$cases || exit 1; \
 	done; done
+
+# The tests of the packages in Debian's oldstable, stable and sid; make interop runs those in oldstable.
+PACKAGE_SUITES ?= bookworm trixie sid
+packages-test: interop-build
+	@scripts/package-roots.sh $(PACKAGE_SUITES)
+	ADIT_PACKAGE_SUITES="$(PACKAGE_SUITES)" target/debug/adit-interop run --jobs $(JOBS) packages/
 
 # Fails if the data path takes more instructions than the accepted baseline. The counts are exactly reproducible.
 gate:

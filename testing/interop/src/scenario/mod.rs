@@ -18,6 +18,7 @@ mod logins;
 mod management;
 mod mesh;
 mod p2p;
+mod packages;
 mod plugins;
 mod postgres;
 mod proxies;
@@ -350,6 +351,7 @@ pub fn all(adit: &Program, openvpn: &Program) -> Vec<Test> {
         tests.push(test(format!("fault/{name}"), adit, adit, *scenario));
     }
     tests.extend(laptop::tests(adit));
+    tests.extend(packages::tests(adit));
     tests
 }
 
