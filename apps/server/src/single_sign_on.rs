@@ -1,5 +1,7 @@
 //! Authorizes clients whose users log in in a browser.
 
+mod challenge;
+
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -18,23 +20,32 @@ use super::login::{
     DeviceLogin, Outcome, Provider, SsoError, SsoLogin, SsoLogins, SsoUser, Tokens, shown,
 };
 use super::settings::{Login, Settings};
+use challenge::{Asking, Challenges};
 
 /// The text for a client whose app cannot show the URL.
-const NO_BROWSER: &str =
-    "this server asks for a login in the browser, which this app does not offer: use another app";
+const NO_BROWSER: &str = "this server asks for a login in the browser, which this app does not offer: use another app, or add the \
+                          line auth-user-pass to the profile";
 /// The text for a client while the provider does not work.
 const NO_PROVIDER: &str = "the login in the browser does not work at the moment: try again later";
+
+/// The methods (`IV_SSO`) by which an app takes the URL while the server waits.
+const METHODS: [&str; 3] = ["webauth", "openurl", "crtext"];
 
 /// The provider, and the logins with it.
 #[derive(Debug)]
 pub(super) struct SingleSignOn {
     provider: Mutex<Option<Arc<Provider>>>,
     pub(super) logins: SsoLogins,
+    challenges: Challenges,
 }
 
 impl SingleSignOn {
     pub(super) fn open(paths: &Paths) -> Self {
-        Self { provider: Mutex::default(), logins: SsoLogins::open(paths) }
+        Self {
+            provider: Mutex::default(),
+            logins: SsoLogins::open(paths),
+            challenges: Challenges::default(),
+        }
     }
 
     /// Takes the provider of the settings. Logins that wait continue with the former one.
@@ -73,6 +84,7 @@ impl RegistryAuthorizer {
         let check = identity.check;
         let methods = identity.peer_info.iter().find(|(name, _)| name == "IV_SSO");
         let methods = methods.map(|(_, value)| value.clone()).unwrap_or_default();
+        let asking = Asking::new(&identity);
         let this = self.clone();
         let known = tokio::task::spawn_blocking(move || this.known_login(&identity, lifetime));
         // A token that is not valid any more leads to the browser, as no token does.
@@ -82,12 +94,19 @@ impl RegistryAuthorizer {
                 if let Err(error) = self.logins.begin(address, &client) {
                     return auth::Response::Later(error.to_string());
                 }
-                let visited = visit(&provider, &client, &methods, &pending).await;
+                let visited = if METHODS.iter().any(|method| knows(&methods, method)) {
+                    visit(&provider, &client, &methods, &pending).await
+                } else {
+                    self.sso.challenges.visit(&provider, &asking).await
+                };
                 let outcome = match &visited {
                     Ok(_) => Outcome::Accepted,
-                    Err(SsoError::Provider(_) | SsoError::Busy | SsoError::Replaced) => {
-                        Outcome::Withdrawn
-                    }
+                    Err(
+                        SsoError::Provider(_)
+                        | SsoError::Busy
+                        | SsoError::Replaced
+                        | SsoError::Challenge(_),
+                    ) => Outcome::Withdrawn,
                     Err(_) => Outcome::Failed,
                 };
                 self.logins.ended(address, &client, outcome);
@@ -195,9 +214,6 @@ async fn visit(
     methods: &str,
     pending: &PendingSender,
 ) -> Result<SsoUser, SsoError> {
-    if !["webauth", "openurl", "crtext"].iter().any(|method| knows(methods, method)) {
-        return Err(SsoError::NoBrowser);
-    }
     let place = provider.enter(client).ok_or(SsoError::Busy)?;
     let login = provider.begin().await?;
     let text = message(methods, &login).ok_or(SsoError::NoBrowser)?;
@@ -242,6 +258,7 @@ fn refusal(error: SsoError) -> auth::Response {
         SsoError::Replaced => {
             auth::Response::Reject("the client has begun another login meanwhile".into())
         }
+        SsoError::Challenge(text) => reject("asked to log in in the browser by a challenge", &text),
         SsoError::NoBrowser => reject(
             "the app cannot show the URL of the login (IV_SSO), or the code that the provider asks for",
             NO_BROWSER,

@@ -1,8 +1,12 @@
 //! Tests of users who log in in a browser, with openvpn and adit as their clients and a provider in a namespace.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use adit_linux::netns::NetNs;
 use adit_testbed::identity_provider::{Approval, IdentityProvider};
@@ -100,8 +104,44 @@ fn an_openvpn_client_logs_in_in_the_browser() {
     until("the user is refused", || running.log().contains(line));
 }
 
+/// The person who sees what an app shows, through openvpn's management interface.
+struct Person(BufReader<UnixStream>);
+
+impl Person {
+    fn at(path: &Path) -> Self {
+        let mut stream = None;
+        until("the app listens", || {
+            stream = UnixStream::connect(path).ok();
+            stream.is_some()
+        });
+        let stream = stream.unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        Self(BufReader::new(stream))
+    }
+
+    /// Waits for a line that begins with this text.
+    fn sees(&mut self, start: &str) -> String {
+        loop {
+            let mut line = String::new();
+            let count = self.0.read_line(&mut line).expect("the app says no more");
+            assert!(count > 0, "the app has ended before {start}");
+            if line.starts_with(start) {
+                return line.trim_end().to_owned();
+            }
+        }
+    }
+
+    /// Enters a user name and a password when the app asks for them.
+    fn enters(&mut self, name: &str, password: &str) {
+        self.sees(">PASSWORD:Need 'Auth'");
+        let lines = format!("username \"Auth\" \"{name}\"\npassword \"Auth\" \"{password}\"\n");
+        self.0.get_mut().write_all(lines.as_bytes()).unwrap();
+    }
+}
+
+/// An app that announces no method for the URL.
 #[test]
-fn a_client_that_cannot_show_the_url_is_told_so() {
+fn a_client_that_cannot_show_the_url_is_told_so_or_asked_by_a_challenge() {
     adit_testbed::needs_root!();
     let mut world = World::new("");
     let ns = world.server.client("laptop", "");
@@ -116,6 +156,26 @@ fn a_client_that_cannot_show_the_url_is_told_so() {
     assert!(client.log().contains("asks for a login in the browser"), "{}", client.log());
     until("the server logs it", || running.log().contains("IV_SSO"));
     assert_eq!(world.provider.requests("/device"), 0);
+
+    // With the line of the guide it asks for a user name, and can show a challenge.
+    let text = fs::read_to_string(&profile).unwrap();
+    fs::write(&profile, format!("auth-user-pass\n{text}")).unwrap();
+    let socket = world.server.dir.path().join("app.sock");
+    let management = ["--management", socket.to_str().unwrap(), "unix"];
+    let more = ["--management-query-passwords", "--auth-retry", "interact"];
+    let client = world.openvpn(&ns, "asked.log", &[&management[..], &more].concat());
+    let mut person = Person::at(&socket);
+    person.enters("alice", "x");
+    let asked = person.sees(">PASSWORD:Verification Failed: 'Auth' ['CRV1:R,E:");
+    let url = format!("{}/go?login=1", world.provider.issuer());
+    assert!(asked.contains(&format!(":YWxpY2U=:Log in at {url} and then answer OK")), "{asked}");
+    let state = asked.split(':').nth(4).unwrap();
+    world.provider.change(|behaviour| behaviour.approval = Approval::Approved);
+    person.enters("alice", &format!("CRV1::{state}::OK"));
+    until("the client is up", || client.log().contains(UP));
+    world.server.await_connected(&["laptop"]);
+    until("the server answers", || answers(&ns, "10.73.0.1"));
+    assert_eq!(world.provider.requests("/device"), 1);
 }
 
 #[test]

@@ -228,6 +228,91 @@ async fn a_registered_user_has_groups_and_may_be_disabled_or_bound() {
     assert!(setup.refused("openurl").await.contains("cannot be read"));
 }
 
+/// Returns the state of a challenge, and its text for the user.
+fn challenge((answer, text): (Answer, Option<String>)) -> (String, String) {
+    assert_eq!(text, None);
+    let asked = answer.unwrap_err().1.unwrap();
+    let parts: Vec<&str> = asked.splitn(5, ':').collect();
+    let ["CRV1", "R,E", state, "YWxpY2U=", text] = parts.as_slice() else { panic!("{asked}") };
+    ((*state).to_owned(), (*text).to_owned())
+}
+
+fn confirms(state: &str) -> Option<zeroize::Zeroizing<String>> {
+    Some(format!("CRV1::{state}::OK").into())
+}
+
+#[tokio::test]
+async fn an_app_that_announces_nothing_is_asked_by_a_challenge() {
+    let setup = Setup::new();
+    let plain = Identity {
+        username: Some("alice".into()),
+        password: Some("x".to_owned().into()),
+        ..setup.identity("")
+    };
+    let (state, text) = challenge(setup.ask(plain.clone()).await);
+    let url = format!("{}/go?login=1", setup.there.issuer());
+    assert_eq!(text, format!("Log in at {url} and then answer OK"));
+    // Neither a further attempt nor a wrong answer begins another login, and neither is accepted.
+    for password in [None, confirms("0"), confirms(""), Some("CRV1::".to_owned().into())] {
+        let again = Identity { password, ..plain.clone() };
+        assert_eq!(challenge(setup.ask(again).await), (state.clone(), text.clone()));
+    }
+    assert_eq!(setup.there.requests("/device"), 1);
+    // The confirmation counts for its own client.
+    let phone = ClientRequest { name: "phone".into(), ..ClientRequest::default() };
+    let serial = add(&setup.paths, &phone).unwrap().client.serial;
+    let other = Identity {
+        common_name: "phone".into(),
+        serial,
+        password: confirms(&state),
+        ..plain.clone()
+    };
+    assert_ne!(challenge(setup.ask(other).await).0, state);
+    // It is accepted once, and the client gets a token.
+    let confirmed = Identity { password: confirms(&state), ..plain.clone() };
+    let params = setup.ask(confirmed.clone()).await.0.unwrap();
+    assert_eq!(params.username.as_deref(), Some("alice"));
+    let (name, token) = credentials(&params);
+    assert_ne!(challenge(setup.ask(confirmed).await).0, state);
+    let again = Identity { username: Some(name), password: Some(token.into()), ..plain.clone() };
+    assert!(setup.ask(again).await.0.is_ok());
+    // A refusal of the provider ends the login.
+    setup.there.change(|behaviour| behaviour.approval = Approval::Denied);
+    let (state, _) = challenge(setup.ask(plain.clone()).await);
+    let denied = Identity { password: confirms(&state), ..plain.clone() };
+    assert!(setup.ask(denied).await.0.unwrap_err().0.contains("refused"));
+    assert_ne!(challenge(setup.ask(plain).await).0, state);
+}
+
+#[tokio::test]
+async fn a_user_who_confirms_too_early_is_asked_again() {
+    let setup = Setup::new();
+    setup.there.change(|behaviour| {
+        (behaviour.approval, behaviour.complete_url) = (Approval::Waiting, false);
+    });
+    let provider = setup.authority.sso.provider().unwrap();
+    let challenges = Challenges::with_wait(Duration::from_millis(1));
+    let visit = async |password: Option<zeroize::Zeroizing<String>>, username: &str| {
+        let username = Some(username.to_owned());
+        let identity = Identity { username, password, ..setup.identity("") };
+        match challenges.visit(&provider, &Asking::new(&identity)).await {
+            Err(SsoError::Challenge(text)) => Ok(text),
+            Err(error) => Err(error),
+            Ok(user) => panic!("{user:?}"),
+        }
+    };
+    let first = visit(None, "alice").await.unwrap();
+    assert!(first.contains("with the code ABCD-EFGH and then answer OK"), "{first}");
+    let state = first.split(':').nth(2).unwrap();
+    let second = visit(confirms(state), "alice").await.unwrap();
+    assert_eq!(second, first.replace(":Log in", ":There was no login yet. Log in"));
+    assert_eq!(setup.there.requests("/device"), 1);
+    // Without a user name an app does not answer a challenge, and a long one leaves no room for the URL.
+    for name in ["", &"a".repeat(129)] {
+        assert_eq!(visit(None, name).await, Err(SsoError::NoBrowser));
+    }
+}
+
 #[tokio::test]
 async fn without_the_provider_clients_try_again_later() {
     let setup = Setup::new();

@@ -113,6 +113,8 @@ pub(crate) enum SsoError {
     Busy,
     /// The client cannot show the URL, or the code.
     NoBrowser,
+    /// The client is asked by this text, and connects again with the answer.
+    Challenge(String),
 }
 
 /// The place of a login among those that wait. It is released on drop.
@@ -254,14 +256,23 @@ impl Provider {
 
     /// Waits until the user of a login has logged in.
     pub(crate) async fn wait(&self, login: &DeviceLogin) -> Result<SsoUser, SsoError> {
-        let end = tokio::time::Instant::now() + login.limit();
+        self.wait_within(login, login.limit()).await?.ok_or(SsoError::Expired)
+    }
+
+    /// Does the same for a shorter time. Returns `None` when it is over.
+    pub(crate) async fn wait_within(
+        &self,
+        login: &DeviceLogin,
+        limit: Duration,
+    ) -> Result<Option<SsoUser>, SsoError> {
+        let end = tokio::time::Instant::now() + limit;
         let mut interval = login.authorization.interval;
         let mut failures = 0;
         loop {
             let next = tokio::time::Instant::now() + interval;
             tokio::time::sleep_until(next.min(end)).await;
             if next >= end {
-                return Err(SsoError::Expired);
+                return Ok(None);
             }
             let poll = match self.poll(login).await {
                 Ok(Ok(poll)) => poll,
@@ -278,7 +289,9 @@ impl Provider {
             failures = 0;
             interval = poll.interval(interval);
             match poll {
-                Poll::LoggedIn(token) => return self.user(&login.metadata, &token).await,
+                Poll::LoggedIn(token) => {
+                    return self.user(&login.metadata, &token).await.map(Some);
+                }
                 Poll::Pending | Poll::SlowDown => {}
                 Poll::Denied => return Err(SsoError::Denied),
                 Poll::Expired => return Err(SsoError::Expired),
