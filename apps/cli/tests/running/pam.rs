@@ -2,12 +2,17 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
 
 use adit_linux::netns::NetNs;
 
 use crate::world::{ADIT, Server, TestProcess, answers, until};
 
 const UP: &str = "Initialization Sequence Completed";
+
+/// The hash of `correct horse` in `/etc/shadow`.
+const HASH: &str = "$6$adittest$TEgmubpchgdks5jsgrZFL0sxdaSbRLq4bLF/cF.PMVsIgesXrBUjPk5HPy28iPZaMpHN2HSDPAkUE.4dOq6ET.";
 
 /// The program of PAM's service. It gets the password on stdin.
 const CHECK: &str = "#!/bin/sh
@@ -20,18 +25,42 @@ esac
 [ \"$password\" = 'correct horse' ]
 ";
 
-fn server(login: &str) -> Server {
-    let server = Server::new("");
-    let dir = server.dir.path();
-    let (check, service) = (dir.join("check"), dir.join("pam.d"));
+/// The rules of the service `vpn`, which ask the program [`CHECK`].
+fn by_program(dir: &Path) -> String {
+    let check = dir.join("check");
     fs::write(&check, CHECK.replace("DIR", dir.to_str().unwrap())).unwrap();
     fs::set_permissions(&check, fs::Permissions::from_mode(0o755)).unwrap();
-    fs::create_dir(&service).unwrap();
-    let rules = format!(
-        "auth required pam_exec.so expose_authtok quiet {}\naccount required pam_permit.so\n",
-        check.display()
-    );
-    fs::write(service.join("vpn"), rules).unwrap();
+    let check = check.display();
+    format!(
+        "auth required pam_exec.so expose_authtok quiet {check}\naccount required pam_permit.so\n"
+    )
+}
+
+/// The same by `/etc/passwd` and `/etc/shadow`, in which alice has a password and bob an account that has expired.
+fn by_shadow(etc: &Path) -> String {
+    for (name, lines) in [
+        ("passwd", "NAME:x:4242:4242::/nonexistent:/usr/sbin/nologin"),
+        ("shadow", "NAME:HASH:19000:0:99999:7::EXPIRES:"),
+    ] {
+        let mut text = fs::read_to_string(etc.join(name)).unwrap();
+        for (user, expires) in [("alice", ""), ("bob", "19001")] {
+            let line = lines.replace("NAME", user).replace("HASH", HASH);
+            text += &format!("{}\n", line.replace("EXPIRES", expires));
+        }
+        fs::write(etc.join(name), text).unwrap();
+    }
+    "auth required pam_unix.so\naccount required pam_unix.so\n".to_owned()
+}
+
+/// Creates a server with a folder `etc` in place of the machine's.
+fn server(login: &str, rules: impl FnOnce(&Path, &Path) -> String) -> Server {
+    let server = Server::new("");
+    let dir = server.dir.path();
+    let etc = dir.join("etc");
+    let copied = Command::new("cp").args(["-a", "/etc"]).arg(&etc).status();
+    assert!(copied.unwrap().success());
+    fs::create_dir_all(etc.join("pam.d")).unwrap();
+    fs::write(etc.join("pam.d/vpn"), rules(dir, &etc)).unwrap();
     let file = dir.join("vpn/server.toml");
     let text = fs::read_to_string(&file).unwrap();
     let text = text.replace("login = \"certificate\"", &format!("login = \"{login}\""));
@@ -39,10 +68,10 @@ fn server(login: &str) -> Server {
     server
 }
 
-/// Runs the server, for which the folder `pam.d` is PAM's.
+/// Runs the server in its own `/etc`.
 fn run(server: &Server) -> TestProcess {
     let script = format!(
-        "mount --make-rprivate / && mount --bind pam.d /etc/pam.d && exec {ADIT} server run --dir vpn"
+        "mount --make-rprivate / && mount --bind etc /etc && exec {ADIT} server run --dir vpn"
     );
     let arguments = ["-m", "sh", "-c", &script];
     let running =
@@ -62,7 +91,7 @@ fn openvpn(server: &Server, ns: &NetNs, profile: &str, login: (&str, &str)) -> T
 #[test]
 fn pam_checks_passwords_in_a_process_for_each() {
     adit_testbed::needs_root!();
-    let mut server = server("pam");
+    let mut server = server("pam", |dir, _| by_program(dir));
     let namespaces = ["one", "two", "three"].map(|name| server.client(name, ""));
     assert!(server.adit("server user profile alice -o alice.ovpn").0);
     let running = run(&server);
@@ -95,11 +124,12 @@ fn pam_checks_passwords_in_a_process_for_each() {
     assert!(!left.iter().any(|name| name.to_string_lossy().contains("tmp")), "{left:?}");
 }
 
-/// The certificate is checked first, and a user who is registered here can be bound and disabled.
+/// The certificate is checked first, and a user who is registered here can be bound and disabled. The passwords are those
+/// of `/etc/shadow`.
 #[test]
 fn pam_and_a_certificate_are_both_needed() {
     adit_testbed::needs_root!();
-    let mut server = server("certificate+pam");
+    let mut server = server("certificate+pam", |_, etc| by_shadow(etc));
     let (laptop, phone) = (server.client("laptop", ""), server.client("phone", ""));
     assert!(server.adit("server user add alice --no-password --client laptop").0);
     let running = run(&server);
@@ -107,6 +137,12 @@ fn pam_and_a_certificate_are_both_needed() {
     until("alice is refused", || bound.child.try_wait().unwrap().is_some());
     let line = "user alice: the user may not use this client's certificate";
     until("the refusal is logged", || running.log().contains(line));
+    for (name, password) in [("alice", "wrong horse"), ("bob", "correct horse")] {
+        let mut refused = openvpn(&server, &laptop, "laptop.ovpn", (name, password));
+        until("the user is refused", || refused.child.try_wait().unwrap().is_some());
+        let line = format!("user {name}: PAM refuses the user");
+        until("the refusal is logged", || running.log().contains(&line));
+    }
     let mut alice = openvpn(&server, &laptop, "laptop.ovpn", ("alice", "correct horse"));
     until("alice is up", || alice.log().contains(UP));
     assert_eq!(server.connected(), ["laptop"]);
