@@ -19,7 +19,7 @@ use zeroize::Zeroizing;
 
 use super::authorizer::{NO_PASSWORD, RegistryAuthorizer, join_groups};
 use super::login::{Outcome, shown};
-use super::settings::Settings;
+use super::settings::{Login, Settings};
 use super::single_sign_on::obstacle;
 
 /// The hidden verb of the process.
@@ -80,18 +80,24 @@ pub(super) fn setup(paths: &Paths, settings: &Settings) -> Result<Option<Setup>,
     if !settings.login.uses_pam() {
         return Ok(None);
     }
-    if !pam::SUPPORTED {
-        return Err(Fault::operator(format!(
-            "login = \"{}\": this build of adit is static and cannot load PAM; install one that is not, or let users log \
-             in with passwords of their own (login = \"certificate+password\")",
-            settings.login.name()
-        )));
-    }
+    check_build(settings.login, pam::SUPPORTED)?;
     Ok(Some(Setup {
         programs: [program(&settings.pam_service)?].into(),
         temporary: paths.run.clone(),
         ..Setup::default()
     }))
+}
+
+/// Refuses a login by PAM in a build that cannot load PAM.
+fn check_build(login: Login, loads_pam: bool) -> Result<(), Fault> {
+    if loads_pam {
+        return Ok(());
+    }
+    Err(Fault::operator(format!(
+        "login = \"{}\": this build of adit is static and cannot load PAM; install one that is not, or let users log \
+         in with passwords of their own (login = \"certificate+password\")",
+        login.name()
+    )))
 }
 
 /// Returns this program with the arguments for a login. The path is that of the start, because the file may be replaced by
@@ -218,7 +224,6 @@ async fn ask(service: &str, user: &str, password: &str, address: Option<IpAddr>)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::Login;
     use crate::testing::server;
 
     #[test]
@@ -233,6 +238,16 @@ mod tests {
             assert_eq!(programs.len(), 1);
             assert_eq!(programs[0].args, ["pam-login", "adit"]);
             assert!(!setup.variables.permit("LD_PRELOAD", "x"));
+        }
+    }
+
+    #[test]
+    fn a_static_build_refuses_pam_by_name() {
+        for login in [Login::Pam, Login::CertificatePam] {
+            check_build(login, true).unwrap();
+            let refusal = check_build(login, false).unwrap_err().to_string();
+            let name = format!("login = \"{}\"", login.name());
+            assert!(refusal.starts_with(&name) && refusal.contains("static"), "{refusal}");
         }
     }
 

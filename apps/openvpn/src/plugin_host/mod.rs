@@ -114,6 +114,15 @@ impl Call {
     }
 }
 
+/// Refuses a plugin in a build that cannot load plugins.
+fn check_build(file: &str, loads_plugins: bool) -> Result<(), Fault> {
+    if loads_plugins {
+        return Ok(());
+    }
+    let reason = plugin::PluginError::Unsupported;
+    Err(Fault::operator(format!("plugin '{file}': {reason}")))
+}
+
 impl Plugins {
     /// Starts the host and opens the plugins, if the configuration names any. Call it as root, before any thread is
     /// started. `folder` is the directory of temporary files.
@@ -127,10 +136,7 @@ impl Plugins {
     ) -> Result<Option<Self>, Fault> {
         let process = &options.process;
         let Some(first) = process.plugins.first() else { return Ok(None) };
-        if !plugin::SUPPORTED {
-            let reason = plugin::PluginError::Unsupported;
-            return Err(Fault::operator(format!("plugin '{}': {reason}", first.file)));
-        }
+        check_build(&first.file, plugin::SUPPORTED)?;
         let plugins = process.plugins.iter().map(|plugin| PluginFile {
             file: plugin.file.clone(),
             args: plugin.args.clone(),

@@ -472,3 +472,10 @@ async fn a_challenges_answer_reaches_the_plugin_with_the_files_of_the_check() {
     assert!(fixture.is_logged("call 15 arg 1=c2VjcmV0"));
     assert_eq!(asked.await.unwrap(), Outcome::accepted());
 }
+
+#[test]
+fn a_static_build_refuses_plugins_by_name() {
+    check_build("auth.so", true).unwrap();
+    let refusal = check_build("auth.so", false).unwrap_err().to_string();
+    assert!(refusal.starts_with("plugin 'auth.so': ") && refusal.contains("glibc"), "{refusal}");
+}

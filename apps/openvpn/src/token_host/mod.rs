@@ -99,6 +99,16 @@ pub(crate) enum Login {
     Missing,
 }
 
+/// Refuses tokens in a build that cannot load their modules.
+fn check_build(loads_modules: bool) -> Result<(), Fault> {
+    if loads_modules {
+        return Ok(());
+    }
+    Err(Fault::operator(
+        "pkcs11-providers: this build of adit is static and cannot load shared objects: use the build for glibc",
+    ))
+}
+
 impl Tokens {
     /// Starts the host and loads the modules. Call it as root, before any thread is started.
     ///
@@ -116,11 +126,7 @@ impl Tokens {
         user: Option<String>,
         group: Option<String>,
     ) -> Result<Self, Fault> {
-        if !SUPPORTED {
-            return Err(Fault::operator(
-                "pkcs11-providers: this build of adit is static and cannot load shared objects: use the build for glibc",
-            ));
-        }
+        check_build(SUPPORTED)?;
         let modules = pkcs11.providers.iter().map(|provider| ModuleFile {
             file: provider.module.clone(),
             protected: provider.protected,

@@ -423,3 +423,10 @@ fn a_pin_is_not_in_debug_output() {
     let pin = Pin(Zeroizing::new("987654".to_owned()));
     assert_eq!(format!("{:?}", Some(pin)), "Some(Pin)");
 }
+
+#[test]
+fn a_static_build_refuses_modules_by_name() {
+    check_build(true).unwrap();
+    let refusal = check_build(false).unwrap_err().to_string();
+    assert!(refusal.starts_with("pkcs11-providers: ") && refusal.contains("glibc"), "{refusal}");
+}
