@@ -1,5 +1,7 @@
 //! The programs that run when the tunnel comes up, changes or goes down.
 
+mod script;
+
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::MetadataExt;
@@ -7,12 +9,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use adit_engine::CertificateFacts;
-use adit_linux::plugin::Kind;
 use adit_openvpn::client::TunnelConfig;
 use adit_openvpn::config::{self, DeviceKind, Options, Role, ServerOptions};
 use adit_openvpn::server::Topology;
 use nix::unistd::AccessFlags;
 use zeroize::Zeroizing;
+
+pub(crate) use script::{Context, Script};
 
 use super::environment::{self, Environment, Gateways, UpArguments};
 use super::{convert, management, p2p};
@@ -138,108 +141,6 @@ pub(super) fn server_environment(
     }
     environment.inherit();
     environment
-}
-
-/// A program of a client, of a point-to-point end or of a server's device.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Script {
-    /// `ipchange`.
-    IpChange,
-    /// `up`, at the start (or after the device was closed), or at a restart that keeps the device.
-    Up(Context),
-    /// `route-up`.
-    RouteUp,
-    /// `route-pre-down`.
-    RoutePreDown,
-    /// `down`.
-    Down(Context),
-    /// `dns-updown`, before `up`.
-    DnsUp,
-    /// `dns-updown`, before the device is closed.
-    DnsDown,
-}
-
-/// `script_context`.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Context {
-    /// The device is opened or closed.
-    Init,
-    /// The device stays open.
-    Restart,
-}
-
-impl Context {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Init => "init",
-            Self::Restart => "restart",
-        }
-    }
-}
-
-impl Script {
-    /// Returns openvpn's name of the program in `script_type`.
-    fn kind(self) -> &'static str {
-        match self {
-            Self::IpChange => "ipchange",
-            Self::Up(_) => "up",
-            Self::RouteUp => "route-up",
-            Self::RoutePreDown => "route-pre-down",
-            Self::Down(_) => "down",
-            Self::DnsUp => "dns-up",
-            Self::DnsDown => "dns-down",
-        }
-    }
-
-    /// Returns the call of plugins for the same purpose.
-    fn plugin_call(self) -> Option<Kind> {
-        match self {
-            Self::IpChange => Some(Kind::IpChange),
-            Self::Up(_) => Some(Kind::Up),
-            Self::RouteUp => Some(Kind::RouteUp),
-            Self::RoutePreDown => Some(Kind::RoutePredown),
-            Self::Down(_) => Some(Kind::Down),
-            Self::DnsUp | Self::DnsDown => None,
-        }
-    }
-
-    /// Returns openvpn's name of the option in messages.
-    fn option(self) -> &'static str {
-        match self {
-            Self::IpChange => "--ipchange",
-            Self::Up(_) | Self::Down(_) => "--up/--down",
-            Self::RouteUp => "--route-up",
-            Self::RoutePreDown => "--route-pre-down",
-            Self::DnsUp | Self::DnsDown => "--dns-updown",
-        }
-    }
-
-    /// Logs the program's failure.
-    ///
-    /// # Errors
-    /// The process cannot continue without the program.
-    pub(crate) fn judge(self, finished: &Finished) -> Result<(), Fault> {
-        if finished.status.is_success() {
-            return Ok(());
-        }
-        let text = match (self, &finished.status) {
-            (Self::DnsUp, ExitStatus::Code(code)) => {
-                format!("WARNING: dns up command exited with status {code}")
-            }
-            (Self::DnsDown, ExitStatus::Code(code)) => {
-                format!("WARNING: dns down command exited with status {code}")
-            }
-            (_, status) => {
-                format!("WARNING: Failed running command ({}): {status}", self.option())
-            }
-        };
-        // Without `up` the tunnel would not be what the operator wants.
-        if matches!(self, Self::Up(_) | Self::Down(_)) {
-            return Err(Fault::environment(text));
-        }
-        tracing::warn!("{text}");
-        Ok(())
-    }
 }
 
 /// The programs, with the variables and arguments that they get.

@@ -11,18 +11,17 @@
 )]
 
 mod commands;
+mod request;
 #[cfg(test)]
 mod tests;
 mod tunnel_commands;
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use adit_crypto::constant_time_eq;
 use adit_openvpn::config::AuthRetry;
 use adit_runtime::say;
-use adit_runtime::signals::Signal;
 use zeroize::Zeroizing;
 
 use super::super::status::Totals;
@@ -30,7 +29,7 @@ use super::clients::{ClientKey, ClientVerdict, Clients, Extend, notification};
 use super::history::{History, LogCache, State};
 use super::input::{Command, Line, LineBuffer};
 use super::question::{Answer, Question, Questions};
-use crate::client::ClientCommand;
+pub(super) use request::{Action, Reply, Request};
 
 /// The version of the interface.
 const VERSION: u8 = 5;
@@ -75,50 +74,6 @@ pub(super) struct Settings {
     pub(super) auth_retry: AuthRetry,
     /// The servers of the configuration: host, port, protocol.
     pub(super) remotes: Vec<(String, u16, &'static str)>,
-}
-
-/// Something that the program must do for a command.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Action {
-    /// `signal`.
-    Signal(Signal),
-    /// A command to the running client.
-    Client(ClientCommand),
-    /// Something that the server must answer with [`Session::reply`].
-    Ask(Request),
-}
-
-/// A request to the running server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Request {
-    /// `status` in this version.
-    Status(u8),
-    LoadStats,
-    /// `nclients`.
-    Clients,
-    KillName(String),
-    KillAddress(SocketAddr),
-    /// `client-kill`: the number of the session, and whether the client may connect again.
-    KillSession {
-        number: u64,
-        halt: bool,
-        reason: String,
-    },
-}
-
-/// The answer to a [`Request`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Reply {
-    Status(String),
-    Load {
-        clients: usize,
-        received: u64,
-        sent: u64,
-    },
-    /// The number of sessions that ended.
-    Killed(usize),
-    /// No server runs yet, or it has ended.
-    Unavailable,
 }
 
 /// A certificate on a token.

@@ -1,9 +1,12 @@
 //! Conversations as in openvpn's notes on its management interface.
 
+use adit_runtime::signals::Signal;
+
 use super::super::history::StateName;
 use super::super::input::MAX_LINE;
 use super::super::question::RemoteChoice;
 use super::*;
+use crate::client::ClientCommand;
 
 fn settings(mode: Mode) -> Settings {
     Settings {
