@@ -1,7 +1,7 @@
 //! Rules for forwarding between a tunnel and other networks, with source NAT.
 
-use std::io;
 use std::net::IpAddr;
+use std::{io, iter};
 
 use ipnet::IpNet;
 
@@ -50,15 +50,27 @@ impl ForwardRules {
     /// # Errors
     /// The kernel has no nftables, does not support tables owned by a socket (before 5.12), or refuses the change.
     pub fn install(&self) -> io::Result<InstalledRules> {
-        let table =
-            |family| OwnedTable::start(family, &[self.forward(family), self.source_nat(family)]);
+        let table = |family| {
+            let nat = self.forwards().then(|| self.source_nat(family));
+            let chains: Vec<Chain> = iter::once(self.forward(family)).chain(nat).collect();
+            OwnedTable::start(family, &chains)
+        };
         Ok(InstalledRules { _tables: [table(Family::Ipv4)?, table(Family::Ipv6)?] })
+    }
+
+    /// Returns whether any packet from the tunnel is forwarded. If none is, there are no replies to recognise and no addresses to
+    /// replace, and the kernel need not track connections. Tracking costs a fifth of the time that the tunnel's own packets take.
+    fn forwards(&self) -> bool {
+        self.others || !self.accepted.is_empty()
     }
 
     fn forward(&self, family: Family) -> Chain {
         let inward = || name(META_OUT_NAME, Relation::Equal, &self.inside).to_vec();
         let elsewhere = || name(META_IN_NAME, Relation::NotEqual, &self.inside).to_vec();
-        let mut rules = vec![[inward(), answer().to_vec(), vec![verdict(true)]].concat()];
+        let mut rules = Vec::new();
+        if self.forwards() {
+            rules.push([inward(), answer().to_vec(), vec![verdict(true)]].concat());
+        }
         for network in self.accepted.iter().filter(|net| family.has(net)) {
             let from = address(Address::Source, *network).to_vec();
             rules.push([inward(), elsewhere(), from, vec![verdict(true)]].concat());
@@ -280,6 +292,20 @@ mod tests {
         let _rules = router.run(|| rules.install()).unwrap().unwrap();
         route_back(&outside);
         assert_eq!(seen(&host, &outside, "192.0.2.2"), "10.7.0.2".parse().ok());
+    }
+
+    #[test]
+    fn connections_are_tracked_only_if_something_is_forwarded() {
+        adit_testbed::needs_root!();
+        let (host, router, _) = routed();
+        let tracked = |rules: ForwardRules| {
+            let _rules = router.run(|| rules.install()).unwrap().unwrap();
+            assert!(seen(&host, &router, "10.7.0.1").is_some());
+            let count = || std::fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_count");
+            router.run(count).unwrap().map_or(0, |count| count.trim().parse().unwrap())
+        };
+        assert_eq!(tracked(ForwardRules { masquerade: nets(&["10.7.0.0/24"]), ..inside() }), 0u32);
+        assert!(tracked(ForwardRules { others: true, ..inside() }) > 0);
     }
 
     #[test]
