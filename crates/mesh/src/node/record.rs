@@ -26,6 +26,9 @@ use crate::wire::{DecodeError, Decoder, open_record, put_head};
 /// The length of the longest record.
 pub(super) const MAX_RECORD: usize = 4096;
 
+/// The length of the longest part of a record before its text, packet or ids.
+const MAX_FIXED: usize = 64;
+
 /// The first record kind of this module. Path records and roster records have lower ones.
 pub(super) const FIRST_KIND: u8 = 32;
 
@@ -105,7 +108,8 @@ impl Content {
 
 impl Record {
     pub(super) fn encode(&self) -> Zeroizing<Vec<u8>> {
-        let mut out = Zeroizing::new(Vec::with_capacity(MAX_RECORD));
+        let mut out = Zeroizing::new(Vec::with_capacity(self.room()));
+        let room = out.capacity();
         match self {
             Self::Forward { to, content } => {
                 put_head(32, &mut out);
@@ -165,7 +169,20 @@ impl Record {
             }
         }
         debug_assert!(out.len() <= MAX_RECORD, "a record of {} bytes", out.len());
+        debug_assert_eq!(out.capacity(), room, "growing leaves a copy of secrets behind");
         out
+    }
+
+    /// Returns a number of bytes that the record fits into. All of them are wiped afterwards, so there are not many more.
+    fn room(&self) -> usize {
+        let rest = match self {
+            Self::Forward { content, .. } | Self::Forwarded { content, .. } => content.len(),
+            Self::Endpoint(bytes) => bytes.len(),
+            Self::Policy { piece, .. } => piece.len(),
+            Self::Accept { ids, .. } => ids.len().saturating_mul(3),
+            _ => 0,
+        };
+        rest.saturating_add(MAX_FIXED)
     }
 
     /// Decodes a record. Only the exact output of [`Self::encode`] is accepted.
