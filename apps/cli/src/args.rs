@@ -17,7 +17,8 @@ use clap_complete::Shell;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 pub(crate) use clients::{
-    Client, ClientAdd, ClientGroup, ClientList, ClientRemotes, ClientRenew, ClientShow,
+    Client, ClientAdd, ClientGroup, ClientList, ClientRemotes, ClientRenew, ClientSet, ClientShow,
+    OrNone,
 };
 pub(crate) use users::{User, UserAdd, UserBind, UserGroup, UserPassword, UserProfile, UserTotp};
 

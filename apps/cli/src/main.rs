@@ -5,6 +5,7 @@
 mod args;
 #[cfg(feature = "bridge")]
 mod bridge;
+mod client_terms;
 mod complete;
 mod demo;
 mod doctor;

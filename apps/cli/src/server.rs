@@ -18,7 +18,7 @@ use crate::args::{
     Init, Server, Up,
 };
 use crate::text::{bytes, date, date_from_now, row, span, table, table_of_names, wrapped};
-use crate::{doctor, paths, print, print_json};
+use crate::{client_terms, doctor, paths, print, print_json};
 
 pub(crate) fn run(verb: Server) -> Result<ExitCode, Fault> {
     match verb {
@@ -44,6 +44,17 @@ fn client(verb: Client) -> Result<ExitCode, Fault> {
         Client::List(options) => list(&options),
         Client::Show(options) => show(&options),
         Client::Renew(options) => renew(options),
+        Client::Set(options) => client_terms::set(&options),
+        Client::Rename(options) => {
+            let paths = paths(&options.location)?;
+            let (client, count) = clients::rename(&paths, &options.name, &options.new_name)?;
+            let what = format!("is now {}; its profile stays valid", client.name);
+            ended(&options.name, &what, count)
+        }
+        Client::Delete(options) => {
+            let count = clients::delete(&paths(&options.location)?, &options.name)?;
+            ended(&options.name, "is deleted, and its certificate is revoked", count)
+        }
         Client::Group(options) => group(&options),
         Client::Remotes(options) => remotes(&options),
         Client::Revoke(who) => {
@@ -301,11 +312,13 @@ fn add(options: ClientAdd) -> Result<ExitCode, Fault> {
     let wanted = ClientRequest {
         days: options.days,
         password: ask_password(options.password)?,
-        address: options.ip,
+        addresses: options.address,
+        keep_profile: options.keep_profile,
         groups: options.group,
         name: options.name,
     };
-    deliver(&clients::add(&paths, &wanted)?, target)
+    let kept = wanted.keep_profile;
+    deliver(&clients::add(&paths, &wanted)?, target, kept)
 }
 
 fn renew(options: ClientRenew) -> Result<ExitCode, Fault> {
@@ -315,15 +328,15 @@ fn renew(options: ClientRenew) -> Result<ExitCode, Fault> {
     let wanted = ClientRequest {
         days: options.days,
         password: ask_password(options.password)?,
-        address: None,
-        groups: Vec::new(),
         name: options.name,
+        ..ClientRequest::default()
     };
     let (issued, ended) = clients::renew(&paths, &wanted)?;
     if ended > 0 {
         crate::note("its session with the old certificate ended\n");
     }
-    deliver(&issued, target)
+    let kept = clients::show(&paths, issued.client.name.as_str())?.profile_kept;
+    deliver(&issued, target, kept)
 }
 
 /// Returns the file to write, or `None` for stdout. It is called before a certificate is issued.
@@ -338,7 +351,7 @@ pub(crate) fn target(output: Option<PathBuf>, name: &str) -> Result<Option<PathB
     Ok(Some(path))
 }
 
-fn deliver(issued: &IssuedClient, target: Option<PathBuf>) -> Result<ExitCode, Fault> {
+fn deliver(issued: &IssuedClient, target: Option<PathBuf>, kept: bool) -> Result<ExitCode, Fault> {
     let Some(path) = target else {
         print(issued.profile.text());
         crate::note("the profile, with its private key, goes to stdout: keep it out of logs\n");
@@ -347,10 +360,11 @@ fn deliver(issued: &IssuedClient, target: Option<PathBuf>) -> Result<ExitCode, F
     issued.profile.save(&path).map_err(|error| Fault::environment(error.to_string()))?;
     print(&format!(
         "{} holds the profile of {}, valid until {}.\n\
-         It contains the private key, which is kept nowhere else: hand it over safely.\n",
+         It contains the private key{}: hand it over safely.\n",
         path.display(),
         issued.client.name,
-        date(issued.client.expires)
+        date(issued.client.expires),
+        if kept { "" } else { ", which is kept nowhere else" }
     ));
     Ok(ExitCode::SUCCESS)
 }
@@ -414,11 +428,13 @@ fn inside(known: &ClientOverview) -> String {
 }
 
 fn columns(known: &[ClientOverview]) -> Vec<Vec<String>> {
-    // Omit the column if no client has a group.
+    // Omit the columns that are empty for all clients.
     let grouped = known.iter().any(|client| !client.client.groups.is_empty());
+    let noted = known.iter().any(|client| client.client.terms.note.is_some());
     let mut rows = vec![row(["NAME", "STATE", "EXPIRES", "FROM", "INSIDE"])];
-    if grouped && let Some(head) = rows.first_mut() {
-        head.push("GROUPS".into());
+    if let Some(head) = rows.first_mut() {
+        head.extend(grouped.then(|| "GROUPS".into()));
+        head.extend(noted.then(|| "NOTE".into()));
     }
     for client in known {
         let from = client.sessions.first().map_or("-".into(), |session| session.address.clone());
@@ -429,8 +445,9 @@ fn columns(known: &[ClientOverview]) -> Vec<Vec<String>> {
             from,
             inside(client),
         ]);
-        if grouped && let Some(last) = rows.last_mut() {
-            last.push(groups(&client.client));
+        if let Some(last) = rows.last_mut() {
+            last.extend(grouped.then(|| groups(&client.client)));
+            last.extend(noted.then(|| client.client.terms.note.clone().unwrap_or_default()));
         }
     }
     rows
@@ -451,6 +468,7 @@ fn for_people(known: &[ClientOverview]) -> String {
         if !client.client.groups.is_empty() {
             details.push(format!("groups: {}", groups(&client.client)));
         }
+        details.extend(client.client.terms.note.clone());
         text.push_str(&format!("{line}\n"));
         if !details.is_empty() {
             text.push_str(&wrapped("    ", &details.join("; ")));
@@ -485,7 +503,12 @@ pub(crate) fn pair(row: &[String]) -> String {
 }
 
 fn show(options: &ClientShow) -> Result<ExitCode, Fault> {
-    let known = clients::show(&paths(&options.location)?, &options.name)?;
+    let paths = paths(&options.location)?;
+    if options.profile {
+        print(&clients::profile(&paths, &options.name)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let known = clients::show(&paths, &options.name)?;
     if options.json {
         print_json(&known)?;
         return Ok(ExitCode::SUCCESS);
@@ -498,8 +521,12 @@ fn show(options: &ClientShow) -> Result<ExitCode, Fault> {
         row(["created", &date(client.created)]),
         row(["expires", &date_from_now(client.expires)]),
     ];
-    if let Some(address) = client.address4 {
-        rows.push(row(["fixed address", &address.to_string()]));
+    if let Some(identity) = &client.identity {
+        rows.push(row(["certificate of", identity.as_str()]));
+    }
+    rows.extend(client_terms::rows(&known));
+    if known.profile_kept {
+        rows.push(row(["profile", "kept on the server: show --profile prints it"]));
     }
     if !client.groups.is_empty() {
         rows.push(row(["groups", &groups(client)]));
@@ -528,7 +555,7 @@ fn show(options: &ClientShow) -> Result<ExitCode, Fault> {
 
 #[cfg(test)]
 mod tests {
-    use adit_pki::Client;
+    use adit_pki::{Client, ClientTerms};
     use adit_runtime::control::PeerReport;
     use clap::Parser;
 
@@ -548,6 +575,8 @@ mod tests {
             address4: None,
             address6: None,
             groups: group.iter().map(|name| name.parse().unwrap()).collect(),
+            identity: None,
+            terms: ClientTerms::default(),
             remote: None,
         };
         let session = PeerReport {
@@ -555,10 +584,12 @@ mod tests {
             tunnel: vec!["10.255.255.254".into()],
             ..PeerReport::default()
         };
+        let overview =
+            |client, sessions| ClientOverview { client, used: None, profile_kept: false, sessions };
         let long = "a-laptop-with-a-very-long-name@example.net";
         let known = [
-            ClientOverview { client: client(long, &["staff", "ops"]), sessions: vec![session] },
-            ClientOverview { client: client("b", &[]), sessions: Vec::new() },
+            overview(client(long, &["staff", "ops"]), vec![session]),
+            overview(client("b", &[]), Vec::new()),
         ];
         let text = for_people(&known);
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");

@@ -6,13 +6,16 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use adit_engine::{Identity, auth};
-use adit_pki::{Client, ClientState, GroupName, Store, User, UserState};
+use adit_pki::{Client, ClientState, GroupName, Quota, Store, User, UserState};
 
 use super::init::pki_fault;
 use super::login::{Attempt, LoggedIn, LoginError, Logins, Refusal, Users, shown};
 use super::settings::Login;
 use super::single_sign_on::SingleSignOn;
+use super::sites::SiteRules;
+use super::usage::Usage;
 use adit_runtime::authorize::{Authorizer, PendingSender, ResponseFuture};
+use adit_runtime::clock::unix_time;
 use adit_runtime::control::LoginReport;
 use adit_runtime::fault::Fault;
 use adit_runtime::helper::files;
@@ -32,12 +35,15 @@ pub(super) const NO_PASSWORD: &str = "no user name and password: the profile lac
 #[derive(Clone, Debug)]
 pub(super) struct RegistryAuthorizer {
     store: Store,
-    clients: Arc<Mutex<CachedFile<HashMap<String, Client>>>>,
+    clients: Arc<Mutex<CachedFile<Clients>>>,
     users: Arc<Mutex<CachedFile<HashMap<String, User>>>>,
     /// The factors that a client needs.
     login: Arc<Mutex<Login>>,
     pub(super) logins: Arc<Logins>,
     pub(super) sso: Arc<SingleSignOn>,
+    /// The traffic of clients with a quota.
+    pub(super) usage: Usage,
+    sites: Arc<Mutex<SiteRules>>,
     pam_service: Arc<Mutex<String>>,
 }
 
@@ -48,6 +54,53 @@ struct CachedFile<T> {
     content: Arc<T>,
 }
 
+/// The registry.
+#[derive(Debug, Default)]
+struct Clients {
+    /// The clients by their names, and by the names in their certificates. A name never means two clients.
+    by_name: HashMap<String, Arc<Client>>,
+    /// The clients with networks behind them.
+    sites: Vec<Arc<Client>>,
+    /// Whether a client has a quota.
+    quotas: bool,
+}
+
+impl Clients {
+    fn new(clients: Vec<Client>) -> Self {
+        let mut this = Self::default();
+        for client in clients.into_iter().map(Arc::new) {
+            this.quotas |= client.terms.quota.is_some();
+            if !client.terms.networks.is_empty() {
+                this.sites.push(Arc::clone(&client));
+            }
+            for name in [&client.name, client.certificate_name()] {
+                this.by_name.insert(name.to_string(), Arc::clone(&client));
+            }
+        }
+        this
+    }
+}
+
+/// The reason why a client gets no session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Denial {
+    pub(super) reason: String,
+    /// Whether the client learns the reason and may try again later.
+    pub(super) temporary: bool,
+}
+
+impl From<&str> for Denial {
+    fn from(reason: &str) -> Self {
+        Self { reason: reason.to_owned(), temporary: false }
+    }
+}
+
+impl Denial {
+    fn temporary(reason: String) -> Self {
+        Self { reason, temporary: true }
+    }
+}
+
 /// A file's inode, size and modification time. The inode alone is almost sufficient, because every change replaces the file
 /// with a rename.
 type FileVersion = (u64, u64, i64, i64);
@@ -55,7 +108,7 @@ type FileVersion = (u64, u64, i64, i64);
 /// The owner of a session: a certificate, possibly with a user.
 #[derive(Clone, Debug)]
 pub(super) struct SessionOwner {
-    /// The name in the certificate.
+    /// The name of the client.
     pub(super) name: String,
     /// The serial number of the certificate.
     pub(super) serial: String,
@@ -81,6 +134,8 @@ impl RegistryAuthorizer {
             login: Arc::new(Mutex::new(login)),
             logins: Arc::new(Logins::open(paths)?),
             sso: Arc::new(SingleSignOn::open(paths)),
+            usage: Usage::open(paths),
+            sites: Arc::default(),
             pam_service: Arc::default(),
         })
     }
@@ -93,6 +148,11 @@ impl RegistryAuthorizer {
     /// Sets the name of PAM's service.
     pub(super) fn set_pam_service(&self, name: &str) {
         name.clone_into(&mut self.pam_service.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Sets the rules for networks behind clients.
+    pub(super) fn set_sites(&self, rules: SiteRules) {
+        *self.sites.lock().unwrap_or_else(PoisonError::into_inner) = rules;
     }
 
     /// Returns the factors that a client needs now.
@@ -110,7 +170,8 @@ impl RegistryAuthorizer {
         self.login().has_users().then(|| self.logins.report())
     }
 
-    /// Decides whether the owner of this certificate may have a session. Returns the reason if not.
+    /// Decides whether the owner of this certificate may have a session. `name` is the name in it, or the client's own. Returns the reason if
+    /// not.
     ///
     /// # Errors
     /// Fails if the registry cannot be read. In this case no client may connect.
@@ -118,9 +179,9 @@ impl RegistryAuthorizer {
         &self,
         name: &str,
         serial: &str,
-    ) -> Result<Result<auth::ClientParams, String>, Fault> {
+    ) -> Result<Result<auth::ClientParams, Denial>, Fault> {
         let clients = self.clients()?;
-        let Some(client) = clients.get(name) else {
+        let Some(client) = clients.by_name.get(name) else {
             return Ok(Err("no such client is registered".into()));
         };
         if !client.serial.eq_ignore_ascii_case(serial) {
@@ -131,16 +192,52 @@ impl RegistryAuthorizer {
                 "its certificate is not the registered one".into()
             }));
         }
-        Ok(match client.state {
-            ClientState::Active => Ok(auth::ClientParams {
-                ipv4: client.address4,
-                ipv6: client.address6,
-                groups: groups(client),
-                ..auth::ClientParams::default()
-            }),
-            ClientState::Disabled => Err(DISABLED.into()),
-            ClientState::Revoked => Err("the client is revoked".into()),
+        match client.state {
+            ClientState::Active => {}
+            ClientState::Disabled => return Ok(Err(Denial::temporary(DISABLED.into()))),
+            ClientState::Revoked => return Ok(Err("the client is revoked".into())),
+        }
+        if let Some(reason) = self.quota_reached(client) {
+            return Ok(Err(Denial::temporary(reason)));
+        }
+        let rules = self.sites.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let update = rules.update(client, clients.sites.iter().map(Arc::as_ref));
+        let name = client.identity.is_some().then(|| client.name.to_string());
+        let session = auth::SessionParams { name, username: None, rates: update.rates };
+        Ok(Ok(auth::ClientParams {
+            ipv4: client.address4,
+            ipv6: client.address6,
+            groups: groups(client),
+            iroutes: update.iroutes,
+            push_remove: update.push_remove,
+            session: (session != auth::SessionParams::default()).then(|| Box::new(session)),
+            ..auth::ClientParams::default()
+        }))
+    }
+
+    /// Returns the sentence for a client that has used up its quota.
+    pub(super) fn quota_reached(&self, client: &Client) -> Option<String> {
+        let (quota, now) = (client.terms.quota?, unix_time().0);
+        let used = self.usage.used(client.certificate_name().as_str(), quota, now);
+        (used >= quota.bytes).then(|| {
+            format!("the quota of {quota} is used up until {} UTC", quota.per.end_date(now))
         })
+    }
+
+    /// Returns a client by its name, from the registry as it was read last: this runs on the control thread.
+    pub(super) fn known_client(&self, name: &str) -> Option<Arc<Client>> {
+        let clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        clients.content.by_name.get(name).cloned()
+    }
+
+    /// Returns a client's quota, from the registry as it was read last.
+    pub(super) fn known_quota(&self, name: &str) -> Option<(Arc<Client>, Quota)> {
+        let clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        if !clients.content.quotas {
+            return None;
+        }
+        let client = clients.content.by_name.get(name)?;
+        Some((Arc::clone(client), client.terms.quota?))
     }
 
     /// Decides whether a session may continue. Returns the reason if not.
@@ -150,9 +247,9 @@ impl RegistryAuthorizer {
     pub(super) fn decide_session(&self, owner: &SessionOwner) -> Result<Result<(), String>, Fault> {
         let login = self.login();
         if login.uses_certificate()
-            && let Err(reason) = self.decide(&owner.name, &owner.serial)?
+            && let Err(denial) = self.decide(&owner.name, &owner.serial)?
         {
-            return Ok(Err(reason));
+            return Ok(Err(denial.reason));
         }
         if !login.has_users() {
             return Ok(Ok(()));
@@ -197,8 +294,8 @@ impl RegistryAuthorizer {
     /// read.
     pub(super) fn groups(&self, name: &str, user: Option<&str>) -> Vec<String> {
         let Ok(clients) = self.clients() else { return Vec::new() };
-        let client = clients.get(name).filter(|_| self.login().uses_certificate());
-        let mut all = client.map(groups).unwrap_or_default();
+        let client = clients.by_name.get(name).filter(|_| self.login().uses_certificate());
+        let mut all = client.map(|client| groups(client)).unwrap_or_default();
         let Some(user) = user else { return all };
         if self.login() == Login::CertificateOidc {
             let login = self.sso.logins.get(name).filter(|login| login.user == user);
@@ -217,16 +314,16 @@ impl RegistryAuthorizer {
             return None;
         }
         let clients = self.clients().ok()?;
-        let active = clients.values().filter(|client| client.state == ClientState::Active);
+        let all = clients.by_name.values();
+        let active = all.filter(|client| client.state == ClientState::Active);
         let first = active.min_by_key(|client| client.expires)?;
         Some((first.name.to_string(), first.expires))
     }
 
     /// Returns the current registry.
-    fn clients(&self) -> Result<Arc<HashMap<String, Client>>, Fault> {
+    fn clients(&self) -> Result<Arc<Clients>, Fault> {
         current(&self.clients, &self.store.files().clients, || {
-            let clients = self.store.clients().map_err(pki_fault)?;
-            Ok(clients.into_iter().map(|client| (client.name.to_string(), client)).collect())
+            Ok(Clients::new(self.store.clients().map_err(pki_fault)?))
         })
     }
 
@@ -249,8 +346,8 @@ impl RegistryAuthorizer {
         let decided = tokio::task::spawn_blocking(move || this.decide(&name, &serial));
         Err(match decided.await {
             Ok(Ok(Ok(params))) => return Ok(params),
-            Ok(Ok(Err(reason))) if reason == DISABLED => auth::Response::Later(reason),
-            Ok(Ok(Err(reason))) => auth::Response::Reject(reason.into()),
+            Ok(Ok(Err(denial))) if denial.temporary => auth::Response::Later(denial.reason),
+            Ok(Ok(Err(denial))) => auth::Response::Reject(denial.reason.into()),
             Ok(Err(fault)) => {
                 auth::Response::Reject(format!("the registry cannot be read: {fault}").into())
             }
@@ -261,7 +358,7 @@ impl RegistryAuthorizer {
     }
 
     /// Checks the certificate, if clients have any, and then the user if users log in.
-    async fn respond(self, identity: Identity, pending: PendingSender) -> auth::Response {
+    async fn respond(self, mut identity: Identity, pending: PendingSender) -> auth::Response {
         let login = self.login();
         let mut params = auth::ClientParams::default();
         if login.uses_certificate() {
@@ -269,6 +366,11 @@ impl RegistryAuthorizer {
                 Ok(params) => params,
                 Err(response) => return response,
             };
+            // From here on, a renamed client has its own name.
+            let session = params.session.as_ref();
+            if let Some(name) = session.and_then(|session| session.name.as_ref()) {
+                identity.common_name.clone_from(name);
+            }
         }
         if !login.has_users() {
             return auth::Response::Accept(params);
@@ -358,9 +460,14 @@ impl Authorizer for RegistryAuthorizer {
 
 #[cfg(test)]
 mod tests {
-    use super::super::clients::{ClientRequest, add, disable, enable, open_store, renew, revoke};
+    use super::super::clients::{
+        ClientRequest, add, disable, enable, open_store, rename, renew, revoke, set,
+    };
     use super::super::users::{self, UserRequest};
     use std::fs;
+    use std::net::IpAddr;
+
+    use adit_pki::ClientChange;
 
     use super::*;
     use crate::testing;
@@ -372,7 +479,7 @@ mod tests {
         let paths = server(&dir);
         let wanted = ClientRequest {
             name: "a".into(),
-            address: Some("10.199.31.77".parse().unwrap()),
+            addresses: vec!["10.199.31.77".parse().unwrap()],
             ..ClientRequest::default()
         };
         let serial = add(&paths, &wanted).unwrap().client.serial;
@@ -380,25 +487,85 @@ mod tests {
         let authority = RegistryAuthorizer::new(store, &paths, Login::Certificate).unwrap();
         let decide = |name: &str, serial: &str| authority.decide(name, serial).unwrap();
 
-        assert_eq!(decide("a", &serial).unwrap().ipv4, wanted.address);
-        assert!(decide("b", &serial).unwrap_err().contains("no such client"));
-        assert!(decide("a", "00").unwrap_err().contains("not the registered"));
+        assert_eq!(
+            decide("a", &serial).unwrap().ipv4.map(IpAddr::V4),
+            wanted.addresses.first().copied()
+        );
+        let denied = |name: &str, serial: &str| decide(name, serial).map(drop).unwrap_err().reason;
+        assert!(denied("b", &serial).contains("no such client"));
+        assert!(denied("a", "00").contains("not the registered"));
         disable(&paths, "a").unwrap();
-        assert!(decide("a", &serial).unwrap_err().contains("disabled"));
+        assert!(denied("a", &serial).contains("disabled"));
         enable(&paths, "a").unwrap();
         decide("a", &serial).unwrap();
         let (renewed, _) =
             renew(&paths, &ClientRequest { name: "a".into(), ..ClientRequest::default() }).unwrap();
-        assert!(decide("a", &serial).unwrap_err().contains("replaced"));
+        assert!(denied("a", &serial).contains("replaced"));
         let serial = renewed.client.serial;
-        assert_eq!(decide("a", &serial).unwrap().ipv4, wanted.address);
+        assert_eq!(
+            decide("a", &serial).unwrap().ipv4.map(IpAddr::V4),
+            wanted.addresses.first().copied()
+        );
         revoke(&paths, "a").unwrap();
-        assert!(decide("a", &serial).unwrap_err().contains("revoked"));
+        assert!(denied("a", &serial).contains("revoked"));
 
         fs::write(authority.store.files().clients, "{").unwrap();
         assert!(authority.decide("a", &serial).is_err());
         fs::remove_file(authority.store.files().clients).unwrap();
         assert!(authority.decide("a", &serial).is_err());
+    }
+
+    /// A renamed client is known by the name in its certificate, and its session has its own name.
+    #[tokio::test]
+    async fn a_renamed_client_has_its_new_name_after_its_certificate() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = server(&dir);
+        let wanted = ClientRequest { name: "laptop".into(), ..ClientRequest::default() };
+        let serial = add(&paths, &wanted).unwrap().client.serial;
+        let alice = UserRequest { clients: vec!["laptop".into()], ..UserRequest::new("alice") };
+        users::add(&paths, &alice, "correct horse").unwrap();
+        let store = open_store(&paths).unwrap();
+        let authority = RegistryAuthorizer::new(store, &paths, Login::CertificatePassword).unwrap();
+        rename(&paths, "laptop", "desk").unwrap();
+        let identity = Box::new(identity(&serial, Some(("alice", "correct horse"))));
+        let response = authority.authorize(identity, PendingSender::none()).await;
+        let auth::Response::Accept(params) = response else { panic!("{response:?}") };
+        assert_eq!(params.session.unwrap().name.as_deref(), Some("desk"));
+        // Sessions from before and after the change continue.
+        for name in ["laptop", "desk"] {
+            let user = Some(authority.session_user("alice"));
+            let owner = SessionOwner { name: name.into(), serial: serial.clone(), user };
+            let decided = authority.decide_session(&owner).unwrap();
+            assert_eq!(decided.is_ok(), name == "desk", "alice is bound to desk: {decided:?}");
+        }
+        authority.set_login(Login::Certificate);
+        for name in ["laptop", "desk"] {
+            authority.decide(name, &serial).unwrap().unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_client_that_has_used_up_its_quota_is_refused_for_now() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = server(&dir);
+        let wanted = ClientRequest { name: "laptop".into(), ..ClientRequest::default() };
+        let serial = add(&paths, &wanted).unwrap().client.serial;
+        let quota = "5MB/day".parse().unwrap();
+        let change = ClientChange { quota: Some(Some(quota)), ..ClientChange::default() };
+        set(&paths, "laptop", &change).unwrap();
+        let store = open_store(&paths).unwrap();
+        let authority = RegistryAuthorizer::new(store, &paths, Login::Certificate).unwrap();
+        let ask = || authority.authorize(Box::new(identity(&serial, None)), PendingSender::none());
+        let now = unix_time().0;
+        authority.usage.add("laptop", quota, 4_999_999, now);
+        assert!(matches!(ask().await, auth::Response::Accept(_)));
+        authority.usage.add("laptop", quota, 1, now);
+        let response = ask().await;
+        let auth::Response::Later(reason) = response else { panic!("{response:?}") };
+        assert!(reason.contains("the quota of 5 MB a day is used up until 2"), "{reason}");
+        let more = ClientChange { quota: Some(None), ..ClientChange::default() };
+        set(&paths, "laptop", &more).unwrap();
+        assert!(matches!(ask().await, auth::Response::Accept(_)));
     }
 
     fn server(dir: &tempfile::TempDir) -> Paths {

@@ -1,7 +1,7 @@
 //! `adit server client ...`.
 
 use std::collections::HashMap;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use std::time::SystemTime;
 
@@ -12,9 +12,12 @@ use adit_pki::{
 use serde::Serialize;
 use zeroize::Zeroizing;
 
+pub use super::client_changes::{delete, note_on_networks, profile, rename, set};
 use super::init::{pki_fault, remote};
 use super::settings::{Login, Settings};
+use super::usage::Usage;
 use super::users;
+use adit_runtime::clock::unix_time;
 use adit_runtime::control::{self, PeerReport, Request, Response};
 use adit_runtime::fault::Fault;
 use adit_runtime::filter;
@@ -30,8 +33,10 @@ pub struct ClientRequest {
     pub days: Option<u32>,
     /// The password that protects the private key in the profile.
     pub password: Option<Zeroizing<String>>,
-    /// A fixed address inside the tunnel.
-    pub address: Option<Ipv4Addr>,
+    /// The fixed addresses inside the tunnel, at most one of each family.
+    pub addresses: Vec<IpAddr>,
+    /// Whether the server keeps the profile, with its private key.
+    pub keep_profile: bool,
     /// The groups for the packet filter. For an existing client, an empty list leaves them unchanged.
     pub groups: Vec<String>,
 }
@@ -42,6 +47,11 @@ pub struct ClientOverview {
     /// The client's entry in the registry.
     #[serde(flatten)]
     pub client: Client,
+    /// The bytes of its quota that it has used in the current period; absent without a quota.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub used: Option<u64>,
+    /// Whether the server keeps its profile.
+    pub profile_kept: bool,
     /// The client's current sessions.
     pub sessions: Vec<PeerReport>,
 }
@@ -68,7 +78,7 @@ pub(super) fn open_store(paths: &Paths) -> Result<Store, Fault> {
 pub fn add(paths: &Paths, wanted: &ClientRequest) -> Result<IssuedClient, Fault> {
     let (store, new) = prepare(paths, wanted)?;
     let issued = store.add_client(&new, SystemTime::now()).map_err(pki_fault)?;
-    if wanted.address.is_some() {
+    if !wanted.addresses.is_empty() {
         // Make a running server reserve the address now. If no server runs, no client can get it.
         let _ = read_again(paths);
     }
@@ -128,23 +138,14 @@ fn prepare(paths: &Paths, wanted: &ClientRequest) -> Result<(Store, NewClient), 
     let name: ClientName = wanted.name.parse().map_err(pki_fault)?;
     let settings = Settings::read(&paths.settings_file())?;
     let mut store = open_store(paths)?;
-    if let Some(address) = wanted.address {
-        check_address(address, &settings)?;
-        let taken = peers(paths)
-            .into_iter()
-            .find(|peer| peer.name != wanted.name && peer.tunnel.contains(&address.to_string()));
-        if let Some(peer) = taken {
-            return Err(Fault::operator(format!(
-                "{} currently has the address {address}; choose another",
-                peer.name
-            )));
-        }
-    }
+    let (address4, address6) = fixed_addresses(&wanted.addresses)?;
+    check_addresses(paths, &wanted.name, &wanted.addresses, &settings)?;
     refresh_remote(&mut store, &settings)?;
     let mut new = NewClient::new(name, client_key(&store)?);
     new.days = wanted.days;
     new.password = wanted.password.clone();
-    new.address4 = wanted.address;
+    (new.address4, new.address6) = (address4, address6);
+    new.keep_profile = wanted.keep_profile;
     new.groups = group_names(&wanted.groups)?;
     new.options = users::profile_lines(settings.login, &store, &wanted.name)?;
     Ok((store, new))
@@ -175,7 +176,7 @@ pub fn set_groups(paths: &Paths, name: &str, groups: &[String]) -> Result<Client
 }
 
 /// Makes a running server read the registry again.
-fn reread(paths: &Paths) -> Result<(), Fault> {
+pub(super) fn reread(paths: &Paths) -> Result<(), Fault> {
     if super::host_state::running(paths).is_none() {
         return Ok(());
     }
@@ -195,7 +196,7 @@ pub(super) fn read_again(paths: &Paths) -> Result<usize, Fault> {
     done(answer)
 }
 
-fn done(response: Response) -> Result<usize, Fault> {
+pub(super) fn done(response: Response) -> Result<usize, Fault> {
     match response {
         Response::Done { count } => Ok(count),
         Response::Error { message } => Err(Fault::environment(message)),
@@ -203,7 +204,74 @@ fn done(response: Response) -> Result<usize, Fault> {
     }
 }
 
-fn check_address(address: Ipv4Addr, settings: &Settings) -> Result<(), Fault> {
+/// Returns the fixed address of each family.
+///
+/// # Errors
+/// Fails if there are two of one family.
+pub fn fixed_addresses(
+    addresses: &[IpAddr],
+) -> Result<(Option<Ipv4Addr>, Option<Ipv6Addr>), Fault> {
+    let (mut four, mut six) = (None, None);
+    for address in addresses {
+        let second = match address {
+            IpAddr::V4(address) => four.replace(*address).is_some(),
+            IpAddr::V6(address) => six.replace(*address).is_some(),
+        };
+        if second {
+            return Err(Fault::operator(
+                "a client has at most one fixed IPv4 address and one fixed IPv6 address",
+            ));
+        }
+    }
+    Ok((four, six))
+}
+
+/// Checks that a client can have these fixed addresses, and that no other client has one of them now.
+pub(super) fn check_addresses(
+    paths: &Paths,
+    name: &str,
+    addresses: &[IpAddr],
+    settings: &Settings,
+) -> Result<(), Fault> {
+    for address in addresses {
+        match address {
+            IpAddr::V4(address) => check_address4(*address, settings)?,
+            IpAddr::V6(address) => check_address6(*address, settings)?,
+        }
+    }
+    if addresses.is_empty() {
+        return Ok(());
+    }
+    let others = peers(paths).into_iter().filter(|peer| peer.name != name);
+    for peer in others {
+        let taken = addresses.iter().find(|address| peer.tunnel.contains(&address.to_string()));
+        if let Some(address) = taken {
+            return Err(Fault::operator(format!(
+                "{} currently has the address {address}; choose another",
+                peer.name
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn check_address6(address: Ipv6Addr, settings: &Settings) -> Result<(), Fault> {
+    let Some(network) = settings.network6 else {
+        return Err(Fault::operator(format!(
+            "{address}: the tunnel carries no IPv6; set network6 in server.toml, and restart"
+        )));
+    };
+    let server = u128::from(network.network()).saturating_add(1);
+    if network.contains(&address) && u128::from(address) > server {
+        return Ok(());
+    }
+    Err(Fault::operator(format!(
+        "{address} is not a client's address in {network}; choose one from {} on",
+        Ipv6Addr::from(server.saturating_add(1))
+    )))
+}
+
+fn check_address4(address: Ipv4Addr, settings: &Settings) -> Result<(), Fault> {
     let network = settings.network;
     let usable = network.contains(&address)
         && address != network.network()
@@ -316,7 +384,9 @@ pub fn remotes(paths: &Paths, done: &[String]) -> Result<Remotes, Fault> {
 /// # Errors
 /// Fails if the store cannot be read.
 pub fn list(paths: &Paths) -> Result<Vec<ClientOverview>, Fault> {
-    let clients = open_store(paths)?.clients().map_err(pki_fault)?;
+    let store = open_store(paths)?;
+    let clients = store.clients().map_err(pki_fault)?;
+    let usage = Usage::open(paths);
     let mut sessions: HashMap<String, Vec<PeerReport>> = HashMap::new();
     for peer in peers(paths) {
         sessions.entry(peer.name.clone()).or_default().push(peer);
@@ -325,7 +395,7 @@ pub fn list(paths: &Paths) -> Result<Vec<ClientOverview>, Fault> {
         .into_iter()
         .map(|client| {
             let sessions = sessions.remove(client.name.as_str()).unwrap_or_default();
-            ClientOverview { client, sessions }
+            overview(&store, &usage, client, sessions)
         })
         .collect())
 }
@@ -335,9 +405,22 @@ pub fn list(paths: &Paths) -> Result<Vec<ClientOverview>, Fault> {
 /// # Errors
 /// Fails if there is no such client.
 pub fn show(paths: &Paths, name: &str) -> Result<ClientOverview, Fault> {
-    let client = open_store(paths)?.client(name).map_err(pki_fault)?;
+    let store = open_store(paths)?;
+    let client = store.client(name).map_err(pki_fault)?;
     let sessions = peers(paths).into_iter().filter(|peer| peer.name == name).collect();
-    Ok(ClientOverview { client, sessions })
+    Ok(overview(&store, &Usage::open(paths), client, sessions))
+}
+
+fn overview(
+    store: &Store,
+    usage: &Usage,
+    client: Client,
+    sessions: Vec<PeerReport>,
+) -> ClientOverview {
+    let (name, now) = (client.certificate_name().as_str(), unix_time().0);
+    let used = client.terms.quota.map(|quota| usage.used(name, quota, now));
+    let profile_kept = store.keeps_profile(&client);
+    ClientOverview { used, profile_kept, client, sessions }
 }
 
 /// Returns the sessions of the running server, or none if it does not run or refuses the query.
@@ -397,7 +480,7 @@ fn end_sessions(paths: &Paths, name: &str) -> Result<usize, Fault> {
 
 /// Makes a running server read the registry and revocation list again and end sessions. If no server runs, there are no
 /// sessions.
-fn notify_server(paths: &Paths, kick: &Request) -> Result<usize, Fault> {
+pub(super) fn notify_server(paths: &Paths, kick: &Request) -> Result<usize, Fault> {
     if super::host_state::running(paths).is_none() {
         return Ok(0);
     }
@@ -410,7 +493,7 @@ fn notify_server(paths: &Paths, kick: &Request) -> Result<usize, Fault> {
     Ok(count)
 }
 
-fn not_yet(fault: Fault) -> Fault {
+pub(super) fn not_yet(fault: Fault) -> Fault {
     Fault::environment(format!(
         "it is registered, but the running server did not apply it: {fault}; restart it"
     ))
@@ -420,6 +503,7 @@ fn not_yet(fault: Fault) -> Fault {
 mod tests {
     use super::super::authorizer::RegistryAuthorizer;
     use super::super::init::{NewServer, init};
+    use super::super::leases::Leases;
     use super::super::settings::Login;
     use super::*;
 
@@ -487,6 +571,60 @@ mod tests {
     }
 
     #[test]
+    fn a_fixed_ipv6_address_lies_in_the_network_and_is_not_the_servers() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = server(&dir);
+        let with = |address: &str| ClientRequest {
+            addresses: vec![address.parse().unwrap()],
+            ..wanted("a")
+        };
+        let file = paths.settings_file();
+        let text = std::fs::read_to_string(&file).unwrap();
+        let rest: Vec<&str> = text.lines().filter(|l| !l.starts_with("network6")).collect();
+        let set = |lines: &str| std::fs::write(&file, rest.join("\n") + lines).unwrap();
+        set("\n");
+        let fault = add(&paths, &with("fd12::9")).unwrap_err().to_string();
+        assert!(fault.contains("carries no IPv6"), "{fault}");
+        set("\nnetwork6 = \"fd12::/64\"\n");
+        for bad in ["fd12::", "fd12::1", "fd13::9"] {
+            let fault = add(&paths, &with(bad)).unwrap_err().to_string();
+            assert!(fault.contains("from fd12::2 on"), "{fault}");
+        }
+        add(&paths, &with("fd12::9")).unwrap();
+        let two = ["fd12::7", "fd12::8"].map(|address| address.parse().unwrap());
+        assert!(fixed_addresses(&two).is_err());
+    }
+
+    #[test]
+    fn a_profile_that_is_not_kept_cannot_be_printed() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = server(&dir);
+        add(&paths, &wanted("a")).unwrap();
+        let fault = profile(&paths, "a").unwrap_err().to_string();
+        assert!(fault.contains("only the client has") && fault.contains("renew a"), "{fault}");
+        let kept = ClientRequest { keep_profile: true, ..wanted("b") };
+        let issued = add(&paths, &kept).unwrap();
+        assert_eq!(profile(&paths, "b").unwrap().as_str(), issued.profile.text());
+        assert!(show(&paths, "b").unwrap().profile_kept);
+    }
+
+    #[test]
+    fn of_a_deleted_client_nothing_remains_beside_the_registry() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = server(&dir);
+        add(&paths, &wanted("a")).unwrap();
+        std::fs::write(Leases::file(&paths), r#"{"a":"10.199.31.2","b":"10.199.31.3"}"#).unwrap();
+        let usage = r#"{"a":{"since":1,"bytes":5},"b":{"since":1,"bytes":5}}"#;
+        std::fs::write(Usage::file(&paths), usage).unwrap();
+        rename(&paths, "a", "c").unwrap();
+        delete(&paths, "c").unwrap();
+        for file in [Leases::file(&paths), Usage::file(&paths)] {
+            let text = std::fs::read_to_string(file).unwrap();
+            assert!(!text.contains("\"a\"") && text.contains("\"b\""), "{text}");
+        }
+    }
+
+    #[test]
     fn two_clients_have_two_wrapping_keys() {
         let dir = tempfile::tempdir().unwrap();
         let paths = server(&dir);
@@ -513,7 +651,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let paths = server(&dir);
         let with = |name: &str, address: &str| ClientRequest {
-            address: Some(address.parse().unwrap()),
+            addresses: vec![address.parse().unwrap()],
             ..wanted(name)
         };
         for bad in ["10.199.31.0", "10.199.31.1", "10.199.31.255", "10.199.32.5", "0.0.0.0"] {

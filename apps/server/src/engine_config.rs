@@ -20,10 +20,11 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::clients::server_key;
 use super::settings::{Listen, Login, Reach, Settings};
+use super::sites::{self, SiteRules};
 use adit_openvpn_service::{Listener, Relay};
 use adit_runtime::fault::{Fault, file_fault};
 use adit_runtime::helper::files;
-use adit_runtime::host::{Device, HostPlan};
+use adit_runtime::host::{Device, HostPlan, PlannedRoute, Via};
 
 /// The server drops a client that is silent for twice the client's own restart timeout, as OpenVPN's `keepalive
 /// 10 60` does.
@@ -75,10 +76,7 @@ pub(super) fn push(settings: &Settings) -> Vec<String> {
             lines.push("redirect-gateway def1".into());
             lines.push("block-ipv6".into());
         }
-        Reach::Networks(routes) => lines.extend(routes.iter().map(|route| match route {
-            IpNet::V4(net) => format!("route {} {}", net.addr(), net.netmask()),
-            IpNet::V6(net) => format!("route-ipv6 {net}"),
-        })),
+        Reach::Networks(routes) => lines.extend(routes.iter().map(sites::route)),
     }
     lines.extend(settings.dns.iter().map(|server| match server {
         IpAddr::V4(address) => format!("dhcp-option DNS {address}"),
@@ -122,8 +120,14 @@ pub(super) fn tls(store: &Store, login: Login) -> Result<ServerTls, Fault> {
     Ok(tls)
 }
 
-/// Returns the settings that a reload can change: pushed options, the client limit and fixed addresses.
-pub(super) fn offer(settings: &Settings, store: &Store) -> Result<ReloadableConfig, Fault> {
+/// Returns the settings that a reload can change: pushed options, the client limit, fixed addresses, and the parameters
+/// of single clients. `kept` are the leases by the names in certificates, because a renamed client keeps its address.
+pub(super) fn offer(
+    settings: &Settings,
+    store: &Store,
+    rules: &SiteRules,
+    kept: &BTreeMap<String, Ipv4Addr>,
+) -> Result<ReloadableConfig, Fault> {
     // Without certificates, a session has the name of a user, which has no fixed address.
     let clients = if settings.login.uses_certificate() {
         store.clients().map_err(super::init::pki_fault)?
@@ -132,14 +136,19 @@ pub(super) fn offer(settings: &Settings, store: &Store) -> Result<ReloadableConf
     };
     let fixed = clients.iter().filter(|client| client.state != ClientState::Revoked);
     let leases = fixed.flat_map(|client| {
-        let four = client.address4.map(|address| IpNet::from(IpAddr::V4(address)));
+        let renamed = client.identity.as_ref().and_then(|name| kept.get(name.as_str()));
+        let renamed = renamed.copied().filter(|address| settings.network.contains(address));
+        let four = client.address4.or(renamed).map(|address| IpNet::from(IpAddr::V4(address)));
         let six = client.address6.map(|address| IpNet::from(IpAddr::V6(address)));
         four.into_iter().chain(six).map(|net| (client.name.to_string(), net))
     });
+    let mut options = push(settings);
+    options.extend(rules.push(&clients));
     Ok(ReloadableConfig {
-        push: push(settings),
+        push: options,
         max_clients: settings.max_clients,
         leases: leases.collect(),
+        clients: rules.updates(&clients),
     })
 }
 
@@ -147,9 +156,10 @@ pub(super) fn offer(settings: &Settings, store: &Store) -> Result<ReloadableConf
 pub(super) fn config(
     settings: &Settings,
     store: &Store,
+    rules: &SiteRules,
     leases: &BTreeMap<String, Ipv4Addr>,
 ) -> Result<ServerConfig, Fault> {
-    let offer = offer(settings, store)?;
+    let offer = offer(settings, store, rules, leases)?;
     let kept = leases
         .iter()
         .filter(|(_, address)| settings.network.contains(*address))
@@ -200,14 +210,18 @@ pub(super) fn listeners(listen: &[Listen], ipv6: bool) -> Vec<Listener> {
         .collect()
 }
 
-/// Returns a plan with the device and its addresses.
-pub(super) fn host_plan(settings: &Settings) -> HostPlan {
+/// Returns a plan with the device, its addresses, and routes to the networks behind clients.
+pub(super) fn host_plan(settings: &Settings, behind: &[IpNet]) -> HostPlan {
     let four = IpNet::V4(network4(settings.network).server);
     let six = settings.network6.map(|network| IpNet::V6(network6(network).server));
     HostPlan {
         device: Device::Tun(Some(settings.device.clone())),
         mtu: settings.mtu.unwrap_or(TUN_MTU),
         addresses: std::iter::once(four).chain(six).collect(),
+        routes: behind
+            .iter()
+            .map(|net| PlannedRoute { net: *net, via: Via::Tunnel(None), metric: None })
+            .collect(),
         ..HostPlan::default()
     }
 }

@@ -7,6 +7,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use ipnet::IpNet;
 use serde_json::Value;
 
 use super::settings::Listen;
@@ -21,9 +22,16 @@ pub(super) fn table_name(instance: &str) -> String {
     format!("adit_{instance}")
 }
 
-/// Returns the ruleset that replaces the table, for `nft -f -`.
-pub(super) fn ruleset(table: &str, settings: &Settings) -> String {
+/// Returns the ruleset that replaces the table, for `nft -f -`. `behind` are the networks behind clients.
+pub(super) fn ruleset(table: &str, settings: &Settings, behind: &[IpNet]) -> String {
     let device = &settings.device;
+    let with_sites = |own: String, ipv6: bool| {
+        let sites = behind.iter().filter(|net| net.addr().is_ipv6() == ipv6);
+        let all: Vec<String> = std::iter::once(own).chain(sites.map(ToString::to_string)).collect();
+        if all.len() == 1 { all.concat() } else { format!("{{ {} }}", all.join(", ")) }
+    };
+    let inside4 = with_sites(settings.network.to_string(), false);
+    let inside6 = settings.network6.map(|network| with_sites(network.to_string(), true));
     let mut text = String::new();
     // Declaring before deleting makes the deletion succeed whether or not the table exists.
     let _ = writeln!(text, "table inet {table} {{}}\ndelete table inet {table}");
@@ -39,10 +47,10 @@ pub(super) fn ruleset(table: &str, settings: &Settings) -> String {
     }
     let _ = writeln!(
         text,
-        "\t\tiifname \"{device}\" ip saddr != {} counter drop comment \"not a client's address\"",
-        settings.network
+        "\t\tiifname \"{device}\" ip saddr != {inside4} counter drop \
+         comment \"not a client's address\""
     );
-    match settings.network6 {
+    match &inside6 {
         Some(network) => {
             let _ = writeln!(
                 text,
@@ -64,15 +72,15 @@ pub(super) fn ruleset(table: &str, settings: &Settings) -> String {
     if settings.nat == Nat::Auto {
         let _ = writeln!(text, "\tchain postrouting {{");
         let _ = writeln!(text, "\t\ttype nat hook postrouting priority srcnat; policy accept;");
-        let mut masquerade = |family: &str, network: String| {
+        let mut masquerade = |family: &str, network: &str| {
             let _ = writeln!(
                 text,
                 "\t\t{family} saddr {network} oifname != \"{device}\" counter masquerade"
             );
         };
-        masquerade("ip", settings.network.to_string());
-        if let Some(network) = settings.network6 {
-            masquerade("ip6", network.to_string());
+        masquerade("ip", &inside4);
+        if let Some(network) = &inside6 {
+            masquerade("ip6", network);
         }
         let _ = writeln!(text, "\t}}");
     }
@@ -324,11 +332,20 @@ mod tests {
     #[test]
     fn the_ruleset_is_this() {
         let golden = include_str!("testdata/dual.nft");
-        assert_eq!(ruleset("adit_server", &settings(DUAL)), golden);
+        assert_eq!(ruleset("adit_server", &settings(DUAL), &[]), golden);
         let open = "host = \"h\"\nnetwork = \"10.87.31.0/24\"\nnat = \"off\"\n\
             client-to-client = true\n";
         let golden = include_str!("testdata/open.nft");
-        assert_eq!(ruleset("adit_server", &settings(open)), golden);
+        assert_eq!(ruleset("adit_server", &settings(open), &[]), golden);
+        let behind = ["192.168.1.0/24", "fd50::/64"].map(|net| net.parse().unwrap());
+        let rules = ruleset("adit_server", &settings(DUAL), &behind);
+        for line in [
+            "ip saddr != { 10.87.31.0/24, 192.168.1.0/24 } counter drop",
+            "ip6 saddr != { fd12:3456:789a::/64, fd50::/64 } counter drop",
+            "ip saddr { 10.87.31.0/24, 192.168.1.0/24 } oifname != \"adit0\" counter masquerade",
+        ] {
+            assert!(rules.contains(line), "{line} is missing: {rules}");
+        }
     }
 
     fn chain(family: &str, table: &str, name: &str, hook: &str) -> Value {

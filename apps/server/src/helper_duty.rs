@@ -9,18 +9,22 @@ use adit_runtime::fault::Fault;
 use adit_runtime::helper::{Answer, AnswerWithFds, Duty, DutyKind, Policy, Problem, RequestCheck};
 use adit_runtime::netinfo;
 use adit_runtime::paths::Paths;
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::clients::open_store;
 use crate::engine_config;
 use crate::host_state::HostState;
+use crate::init::pki_fault;
 use crate::leases::Leases;
 use crate::login::{SsoLogins, Tokens, UsedCodes};
 use crate::pam;
 use crate::privileges::claim;
 use crate::serve::filter_file;
 use crate::settings::{Nat, Settings};
+use crate::sites::SiteRules;
+use crate::usage::Usage;
 
 /// The helper of `adit server run`; its argument is `--dir`.
 pub const SERVER: DutyKind = DutyKind {
@@ -37,7 +41,7 @@ pub const SERVER: DutyKind = DutyKind {
 pub(crate) enum ServerRequest {
     /// Set up the host according to the settings.
     Prepare,
-    /// Load the server's firewall rules again, with this `nat`.
+    /// Load the server's firewall rules again, with this `nat` and the networks behind clients in the registry.
     Masquerade(Nat),
 }
 
@@ -55,21 +59,28 @@ impl ServerHelper {
         Ok((paths, settings))
     }
 
+    /// Returns the networks behind clients, for these settings.
+    fn networks(paths: &Paths, settings: &Settings) -> Result<Vec<IpNet>, Fault> {
+        let clients = open_store(paths)?.clients().map_err(pki_fault)?;
+        Ok(SiteRules::of(settings).networks(&clients))
+    }
+
     fn perform(&mut self, request: &Value, server: u32) -> Result<(), Problem> {
         match read(request).map_err(Problem::Refused)? {
             ServerRequest::Prepare => {
                 let (paths, settings) = self.settings()?;
                 let mut host_state = claim(&paths, server)?;
-                host_state.prepare(&settings)?;
+                host_state.prepare(&settings, &Self::networks(&paths, &settings)?)?;
                 self.running = Some((host_state, settings));
             }
             ServerRequest::Masquerade(nat) => {
+                let (paths, _) = self.settings()?;
                 // The other settings take effect at the next start.
                 let Some((host_state, settings)) = &mut self.running else {
                     return Err(Problem::Refused("no server is prepared".into()));
                 };
                 settings.nat = nat;
-                host_state.filter(settings)?;
+                host_state.filter(settings, &Self::networks(&paths, settings)?)?;
             }
         }
         Ok(())
@@ -82,7 +93,9 @@ impl Duty for ServerHelper {
         let (paths, settings) = self.settings()?;
         let files = open_store(&paths)?.files();
         let listeners = engine_config::listeners(&settings.listen, netinfo::has_ipv6());
-        let plan = engine_config::host_plan(&settings);
+        // The device keeps the settings with which the server started.
+        let started = self.running.as_ref().map_or(&settings, |(_, started)| started);
+        let plan = engine_config::host_plan(started, &Self::networks(&paths, started)?);
         let mut policy = Policy {
             device: Some(plan.device.clone()),
             plans: Some(Box::new(plan)),
@@ -103,6 +116,7 @@ impl Duty for ServerHelper {
                 UsedCodes::file(&paths),
                 Tokens::file(&paths),
                 SsoLogins::file(&paths),
+                Usage::file(&paths),
             ]
             .into(),
             control: [paths.control_socket()].into(),

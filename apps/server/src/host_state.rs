@@ -8,6 +8,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use ipnet::IpNet;
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
@@ -69,10 +70,10 @@ impl HostState {
         Ok((host_state, found))
     }
 
-    /// Sets up forwarding and the firewall before the first packet can arrive.
-    pub(crate) fn prepare(&mut self, settings: &Settings) -> Result<(), Fault> {
+    /// Sets up forwarding and the firewall before the first packet can arrive. `behind` are the networks behind clients.
+    pub(crate) fn prepare(&mut self, settings: &Settings, behind: &[IpNet]) -> Result<(), Fault> {
         self.forward(settings)?;
-        match self.filter(settings) {
+        match self.filter(settings, behind) {
             Err(fault) if settings.nat == Nat::Off && settings.client_to_client => {
                 tracing::warn!("firewall: rules not loaded: {fault}");
                 Ok(())
@@ -121,11 +122,11 @@ impl HostState {
     }
 
     /// Loads the server's nft table, which replaces its previous one.
-    pub(crate) fn filter(&mut self, settings: &Settings) -> Result<(), Fault> {
+    pub(crate) fn filter(&mut self, settings: &Settings, behind: &[IpNet]) -> Result<(), Fault> {
         let table = firewall::table_name(&self.paths.instance);
         self.undo.table = Some(table.clone());
         self.remember()?;
-        firewall::load(&firewall::ruleset(&table, settings))
+        firewall::load(&firewall::ruleset(&table, settings, behind))
     }
 
     fn get(&self, key: &str) -> Option<String> {
@@ -400,9 +401,11 @@ mod tests {
             fs::write("/proc/sys/net/ipv4/ip_forward", "0").unwrap();
             let (mut host_state, _) = HostState::claim(&paths, std::process::id()).unwrap();
             host_state.forward(&settings()).unwrap();
-            host_state.filter(&settings()).unwrap();
+            host_state.filter(&settings(), &[]).unwrap();
             // Load them twice, as a reload does. The second set replaces the first.
-            host_state.filter(&settings()).unwrap();
+            let behind = ["192.168.1.0/24", "192.168.2.0/24", "fd50::/64"];
+            let behind = behind.map(|net| net.parse().unwrap());
+            host_state.filter(&settings(), &behind).unwrap();
             let rules = listing();
             assert!(rules.contains(&table), "{rules}");
             assert_eq!(rules.matches("clients are kept apart").count(), 1);

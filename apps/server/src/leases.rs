@@ -1,14 +1,13 @@
 //! The leases: the last address of each client, to keep it across restarts.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use adit_runtime::helper::files;
 use adit_runtime::paths::Paths;
+
+use super::saved_map::SavedMap;
 
 /// The maximum number of recorded names. Other clients get any free address.
 const MAX_LEASES: usize = 65_536;
@@ -16,19 +15,9 @@ const MAX_LEASES: usize = 65_536;
 /// How long changes are collected before they are written.
 const DELAY: Duration = Duration::from_secs(2);
 
-/// The file `leases.json`. Errors are only logged, because without it clients merely get new addresses.
+/// The file `leases.json`. Without it, clients merely get new addresses.
 #[derive(Clone, Debug)]
-pub(super) struct Leases {
-    path: PathBuf,
-    state: Arc<Mutex<State>>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    addresses: BTreeMap<String, Ipv4Addr>,
-    /// Whether a write is already scheduled.
-    due: bool,
-}
+pub(super) struct Leases(SavedMap<Ipv4Addr>);
 
 impl Leases {
     /// Returns the path of the leases.
@@ -37,64 +26,42 @@ impl Leases {
     }
 
     pub(super) fn open(paths: &Paths) -> Self {
-        let path = Self::file(paths);
-        let addresses = fs::read(&path)
-            .ok()
-            .and_then(|text| serde_json::from_slice(&text).ok())
-            .unwrap_or_default();
-        Self { path, state: Arc::new(Mutex::new(State { addresses, due: false })) }
+        Self(SavedMap::open("leases", Self::file(paths), DELAY))
     }
 
     pub(super) fn all(&self) -> BTreeMap<String, Ipv4Addr> {
-        self.lock().addresses.clone()
+        self.0.read(Clone::clone)
     }
 
-    /// Records an address. Call it inside a tokio runtime, because the file is written later.
+    /// Records an address.
     pub(super) fn remember(&self, name: &str, address: Ipv4Addr) {
-        let mut state = self.lock();
-        let known = state.addresses.contains_key(name);
-        if state.addresses.get(name) == Some(&address)
-            || (!known && state.addresses.len() >= MAX_LEASES)
-        {
-            return;
-        }
-        // An address has one owner: remove the previous one.
-        state.addresses.retain(|_, other| *other != address);
-        state.addresses.insert(name.to_owned(), address);
-        if !state.due {
-            state.due = true;
-            let this = self.clone();
-            tokio::spawn(async move {
-                tokio::time::sleep(DELAY).await;
-                let _ = tokio::task::spawn_blocking(move || this.save()).await;
-            });
-        }
+        self.0.change(|addresses| {
+            let known = addresses.contains_key(name);
+            if addresses.get(name) == Some(&address) || (!known && addresses.len() >= MAX_LEASES) {
+                return false;
+            }
+            // An address has one owner: remove the previous one.
+            addresses.retain(|_, other| *other != address);
+            addresses.insert(name.to_owned(), address);
+            true
+        });
+    }
+
+    /// Forgets all names for which `keep` does not hold.
+    pub(super) fn retain(&self, keep: impl Fn(&str) -> bool) {
+        self.0.retain(keep);
     }
 
     /// Writes the pending changes.
     pub(super) fn save(&self) {
-        let text = {
-            let mut state = self.lock();
-            if !std::mem::take(&mut state.due) {
-                return;
-            }
-            serde_json::to_vec_pretty(&state.addresses)
-        };
-        let written = text
-            .map_err(|error| error.to_string())
-            .and_then(|text| files::replace(&self.path, &text).map_err(|e| e.to_string()));
-        if let Err(error) = written {
-            tracing::warn!("leases: not saved: {error}");
-        }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.save();
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[tokio::test]

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod authorizer;
+mod client_changes;
 pub mod clients;
 pub mod demo;
 pub mod doctor;
@@ -20,15 +21,18 @@ mod oidc_settings;
 pub mod pam;
 mod privileges;
 mod processes;
+mod saved_map;
 mod selftest;
 mod serve;
 mod settings;
 mod settings_keys;
 mod single_sign_on;
+mod sites;
 mod status;
 #[cfg(test)]
 mod testing;
 mod up;
+mod usage;
 pub mod users;
 
 #[doc(hidden)]

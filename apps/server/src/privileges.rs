@@ -5,6 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use adit_linux::privileges::{Capability, Privileges, Profile, Violation, protect_memory};
+use ipnet::IpNet;
 
 use super::helper_duty::{SERVER, ServerRequest};
 use super::host_state::HostState;
@@ -32,28 +33,40 @@ pub(super) enum HostChanges {
 }
 
 impl HostChanges {
-    /// Takes the instance's lock, undoes the changes of a killed predecessor, and prepares the host.
+    /// Takes the instance's lock, undoes the changes of a killed predecessor, and prepares the host. `behind` are the
+    /// networks behind clients; a helper reads them itself.
     ///
     /// # Errors
     /// Fails if another server runs, or a change failed.
-    pub(super) fn prepare(paths: &Paths, settings: &Settings) -> Result<Self, Fault> {
+    pub(super) fn prepare(
+        paths: &Paths,
+        settings: &Settings,
+        behind: &[IpNet],
+    ) -> Result<Self, Fault> {
         if let Some(running) = helper::start(&SERVER, &paths.dir, &[])? {
             let this = Self::Helper(running);
             this.ask(Request::own(&ServerRequest::Prepare)?)?;
             return Ok(this);
         }
         let mut host_state = claim(paths, std::process::id())?;
-        host_state.prepare(settings)?;
+        host_state.prepare(settings, behind)?;
         Ok(Self::Own(Box::new(host_state)))
     }
 
-    /// Loads the firewall rules again, for the running settings with this `nat`.
+    /// Loads the firewall rules again, for the running settings with this `nat`, and for these networks behind clients.
     ///
     /// # Errors
     /// Fails if nft refuses the rules.
-    pub(super) fn masquerade(&mut self, running: &Settings, nat: Nat) -> Result<(), Fault> {
+    pub(super) fn load_rules(
+        &mut self,
+        running: &Settings,
+        nat: Nat,
+        behind: &[IpNet],
+    ) -> Result<(), Fault> {
         match self {
-            Self::Own(host_state) => host_state.filter(&Settings { nat, ..running.clone() }),
+            Self::Own(host_state) => {
+                host_state.filter(&Settings { nat, ..running.clone() }, behind)
+            }
             Self::Helper(_) => self.ask(Request::own(&ServerRequest::Masquerade(nat))?),
         }
     }

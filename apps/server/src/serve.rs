@@ -1,25 +1,31 @@
 //! `adit server run`: prepares the host, runs the service, and undoes its changes to the host.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use adit_engine::PeerId;
+use adit_engine::command::Counters;
 use adit_linux::notify::Notifier;
 use adit_openvpn::server::{ClientInfo, ServerEvent};
 use adit_openvpn::tls::ServerTls;
-use adit_pki::Store;
+use adit_pki::{Client, Quota, Store};
+use ipnet::IpNet;
 
 use super::authorizer::{RegistryAuthorizer, SessionOwner};
 use super::clients::{self, open_store};
 use super::engine_config;
+use super::init::pki_fault;
 use super::leases::Leases;
 use super::pam;
 use super::privileges::{self, HostChanges};
 use super::selftest;
 use super::settings::{Login, Settings};
-use adit_openvpn_service::{Handle, Hooks, MacLimits, Options, Selector, Service, SocketTuning};
+use super::sites::SiteRules;
+use adit_openvpn_service::{
+    Handle, Hooks, MacLimits, Options, Selector, Service, Session, Sessions, SocketTuning,
+};
 use adit_runtime::clock::unix_time;
 use adit_runtime::control::{CertificateReport, LoginReport, ReloadReport};
 use adit_runtime::driver::Endpoint;
@@ -63,7 +69,9 @@ pub fn run(
     let workers = worker_count::of_server(workers, settings.workers)?;
     let store = open_store(paths)?;
     let programs = pam::setup(paths, &settings)?;
-    let mut host_state = HostChanges::prepare(paths, &settings)?;
+    let clients = store.clients().map_err(pki_fault)?;
+    let behind = SiteRules::of(&settings).networks(&clients);
+    let mut host_state = HostChanges::prepare(paths, &settings, &behind)?;
     adit_runtime::programs::start(&programs.unwrap_or_default())?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -82,12 +90,17 @@ async fn serve(
 ) -> Result<(), Fault> {
     let leases = Leases::open(paths);
     let authority = RegistryAuthorizer::new(store.clone(), paths, settings.login)?;
+    let rules = SiteRules::of(&settings);
+    let clients = store.clients().map_err(pki_fault)?;
+    rules.warn_of_conflicts(&clients);
+    let behind = rules.networks(&clients);
+    authority.set_sites(rules.clone());
     authority.sso.configure(paths, &settings)?;
     authority.set_pam_service(&settings.pam_service);
     let options = Options {
-        engine: engine_config::config(&settings, &store, &leases.all())?,
+        engine: engine_config::config(&settings, &store, &rules, &leases.all())?,
         listeners: engine_config::listeners(&settings.listen, netinfo::has_ipv6()),
-        host: engine_config::host_plan(&settings),
+        host: engine_config::host_plan(&settings, &behind),
         authorizer: Arc::new(authority.clone()),
         relay: engine_config::relay(&settings),
         filter: filter_file(paths, &settings)
@@ -110,6 +123,10 @@ async fn serve(
         leases: leases.clone(),
         sessions: HashMap::new(),
         users: HashMap::new(),
+        registered: names_in_certificates(&clients),
+        behind,
+        handle: None,
+        counted: HashMap::new(),
         host_state,
         on_ready,
         notifier,
@@ -117,6 +134,7 @@ async fn serve(
     };
     let ended = service.run(&mut owner).await;
     leases.save();
+    owner.authority.usage.save();
     ended.map(drop)
 }
 
@@ -141,6 +159,21 @@ fn applied(old: &Settings, fresh: &Settings) -> Vec<String> {
     changed.into_iter().filter(|(_, changed)| *changed).map(|(key, _)| key.to_owned()).collect()
 }
 
+/// Returns the names in the certificates of clients.
+fn names_in_certificates(clients: &[Client]) -> HashSet<String> {
+    clients.iter().map(|client| client.certificate_name().to_string()).collect()
+}
+
+/// Ends sessions for these reasons.
+fn end_sessions(handle: &Handle, ends: Vec<(u32, String)>) {
+    let handle = handle.clone();
+    tokio::spawn(async move {
+        for (peer, reason) in ends {
+            let _ = handle.kick(Selector::Peer(peer), reason).await;
+        }
+    });
+}
+
 /// Returns whether a change of `login` needs a restart. Sessions are named after certificates or after users, not both.
 fn needs_restart(old: Login, fresh: Login) -> bool {
     old.uses_certificate() != fresh.uses_certificate()
@@ -159,6 +192,15 @@ fn announce(settings: &Settings, store: &Store, device: String, on_ready: OnRead
     });
 }
 
+/// The traffic of a session that is part of its client's quota.
+#[derive(Copy, Clone, Debug)]
+struct Counted {
+    /// The bytes so far.
+    bytes: u64,
+    /// Whether the client had a quota when these were read. Otherwise they are not part of it.
+    counts: bool,
+}
+
 /// The hooks of the running service. They also read files again on `adit reload`.
 struct ServerHooks<'a> {
     paths: Paths,
@@ -171,6 +213,13 @@ struct ServerHooks<'a> {
     sessions: HashMap<PeerId, SessionOwner>,
     /// For each client whose user has logged in, the session and the user.
     users: HashMap<String, (PeerId, String)>,
+    /// The names in the certificates of all registered clients.
+    registered: HashSet<String>,
+    /// The networks behind clients that the server routes.
+    behind: Vec<IpNet>,
+    handle: Option<Handle>,
+    /// The traffic of each session that is counted already.
+    counted: HashMap<PeerId, Counted>,
     host_state: &'a mut HostChanges,
     on_ready: Option<OnReady>,
     /// The service manager, if one started us.
@@ -186,10 +235,15 @@ impl Hooks for ServerHooks<'_> {
                 let identity = &client.identity;
                 self.began(client);
                 if let Some(address) = client.ipv4.filter(|_| !client.check) {
-                    self.leases.remember(&identity.common_name, address);
+                    // A renamed client keeps its address.
+                    let known = self.authority.known_client(&identity.common_name);
+                    let known = known.filter(|_| self.authority.login().uses_certificate());
+                    let name = known.as_ref().map(|client| client.certificate_name().as_str());
+                    self.leases.remember(name.unwrap_or(&identity.common_name), address);
                 }
             }
             ServerEvent::ClientDown(peer, ..) => {
+                self.counted.remove(peer);
                 let owner = self.sessions.remove(peer);
                 let name = owner.map(|owner| owner.name).unwrap_or_default();
                 if self.users.get(&name).is_some_and(|(session, _)| session == peer) {
@@ -198,6 +252,30 @@ impl Hooks for ServerHooks<'_> {
             }
             _ => {}
         }
+    }
+
+    fn ended(&mut self, session: &Session, traffic: Counters) {
+        self.count(session, traffic, unix_time().0);
+    }
+
+    fn started(&mut self, handle: &Handle) {
+        self.handle = Some(handle.clone());
+    }
+
+    fn tick(&mut self, sessions: &Sessions) -> Option<ServerTls> {
+        let now = unix_time().0;
+        for session in sessions.iter() {
+            self.count(session, session.counters, now);
+        }
+        let ends = self.sessions.iter().filter_map(|(peer, owner)| {
+            let (client, _) = self.authority.known_quota(&owner.name)?;
+            Some((peer.0, self.authority.quota_reached(&client)?))
+        });
+        let ends: Vec<(u32, String)> = ends.collect();
+        if let Some(handle) = self.handle.as_ref().filter(|_| !ends.is_empty()) {
+            end_sessions(handle, ends);
+        }
+        None
     }
 
     fn serving(&mut self, device: Option<&str>, listening: &[Endpoint]) {
@@ -265,6 +343,7 @@ impl Hooks for ServerHooks<'_> {
         self.store = open_store(&self.paths)?;
         let tls = engine_config::tls(&self.store, self.running.login)?;
         self.reload_settings(handle)?;
+        self.forget_deleted()?;
         Ok(Some(tls))
     }
 }
@@ -282,8 +361,47 @@ impl ServerHooks<'_> {
             self.users.insert(name.clone(), (client.peer, user.to_owned()));
         }
         let user = user.map(|user| self.authority.session_user(user));
+        let counts = self.quota(&name).is_some();
         let owner = SessionOwner { name, serial: identity.serial.clone(), user };
         self.sessions.insert(client.peer, owner);
+        self.counted.insert(client.peer, Counted { bytes: 0, counts });
+    }
+
+    /// Returns a client's quota and the name under which its traffic is counted.
+    fn quota(&self, name: &str) -> Option<(Quota, Arc<Client>)> {
+        let (client, quota) = self.authority.known_quota(name)?;
+        self.authority.login().uses_certificate().then_some((quota, client))
+    }
+
+    /// Adds the traffic of a session since the last call to its client's quota.
+    fn count(&mut self, session: &Session, traffic: Counters, now: u64) {
+        let Some((quota, client)) = self.quota(&session.info.identity.common_name) else { return };
+        let total = traffic.rx_bytes.saturating_add(traffic.tx_bytes);
+        let Some(counted) = self.counted.get_mut(&session.info.peer) else { return };
+        let bytes = total.saturating_sub(counted.bytes);
+        counted.bytes = total;
+        // The traffic from before the client had a quota does not count.
+        if std::mem::replace(&mut counted.counts, true) {
+            let name = client.certificate_name().as_str();
+            self.authority.usage.add(name, quota, bytes, now);
+        }
+    }
+
+    /// Removes the leases and the counted traffic of clients that were deleted.
+    fn forget_deleted(&mut self) -> Result<(), Fault> {
+        let known = names_in_certificates(&self.store.clients().map_err(pki_fault)?);
+        let gone: HashSet<&str> = self
+            .registered
+            .iter()
+            .map(String::as_str)
+            .filter(|name| !known.contains(*name))
+            .collect();
+        if !gone.is_empty() {
+            self.leases.retain(|name| !gone.contains(name));
+            self.authority.usage.retain(|name| !gone.contains(name));
+        }
+        self.registered = known;
+        Ok(())
     }
 
     /// Ends the sessions that the registry no longer admits.
@@ -300,12 +418,7 @@ impl ServerHooks<'_> {
                 }
             }
         }
-        let handle = handle.clone();
-        tokio::spawn(async move {
-            for (peer, reason) in ends {
-                let _ = handle.kick(Selector::Peer(peer), reason).await;
-            }
-        });
+        end_sessions(handle, ends);
     }
 
     /// Applies the settings that can change without dropping tunnels, and lists those that need a restart.
@@ -315,7 +428,23 @@ impl ServerHooks<'_> {
         let keeps_login = needs_restart(old.login, fresh.login);
         let login = if keeps_login { old.login } else { fresh.login };
         let applied_now = Settings { login, ..fresh.clone() };
-        let offer = engine_config::offer(&applied_now, &self.store)?;
+        let running = Settings {
+            reach: fresh.reach.clone(),
+            dns: fresh.dns.clone(),
+            nat: fresh.nat,
+            login,
+            oidc: fresh.oidc.clone(),
+            max_clients: fresh.max_clients,
+            host: fresh.host.clone(),
+            // A different file is applied at once. Adding or removing the filter needs a restart.
+            filter: old.filter.as_ref().and(fresh.filter.clone().or(old.filter.clone())),
+            ..old.clone()
+        };
+        let rules = SiteRules::of(&running);
+        let clients = self.store.clients().map_err(pki_fault)?;
+        rules.warn_of_conflicts(&clients);
+        let behind = rules.networks(&clients);
+        let offer = engine_config::offer(&applied_now, &self.store, &rules, &self.leases.all())?;
         self.authority.sso.configure(&self.paths, &applied_now)?;
         let differs = [
             ("listen", fresh.listen != old.listen),
@@ -348,28 +477,24 @@ impl ServerHooks<'_> {
                  openvpn from 2.7), the others when they connect again"
             );
         }
-        if fresh.nat != old.nat {
-            self.host_state.masquerade(old, fresh.nat)?;
+        if fresh.nat != old.nat || behind != self.behind {
+            self.host_state.load_rules(old, fresh.nat, &behind)?;
         }
+        self.authority.set_sites(rules);
         if login != old.login {
             self.authority.set_login(login);
             self.end_unwelcome(handle);
         }
-        self.running = Settings {
-            reach: fresh.reach,
-            dns: fresh.dns,
-            nat: fresh.nat,
-            login,
-            oidc: fresh.oidc,
-            max_clients: fresh.max_clients,
-            host: fresh.host,
-            // A different file is applied at once. Adding or removing the filter needs a restart.
-            filter: old.filter.as_ref().and(fresh.filter.or(old.filter.clone())),
-            ..old.clone()
-        };
+        self.running = running;
+        let plan =
+            (behind != self.behind).then(|| engine_config::host_plan(&self.running, &behind));
+        self.behind = behind;
         let handle = handle.clone();
         tokio::spawn(async move {
-            // This fails only when the service ends, and then it is not needed.
+            // These fail only when the service ends, and then they are not needed.
+            if let Some(plan) = plan {
+                let _ = handle.set_host(plan).await;
+            }
             let _ = handle.set_offer(offer).await;
         });
         Ok(())

@@ -170,7 +170,7 @@ impl RegistryAuthorizer {
         params.push.push(format!("auth-token {}", *token));
         let left = login.at.saturating_add(lifetime).saturating_sub(now);
         params.session_timeout = Some(Duration::from_secs(left.max(1)));
-        params.username = Some(login.user);
+        params.session.get_or_insert_default().username = Some(login.user);
         Ok(params)
     }
 

@@ -256,6 +256,9 @@ impl<F: Format> Plane<F> {
                 self.wake();
             }
             Command::SetMtu(id, mtu) => self.with(id, |peer| peer.update(|spec| spec.mtu = mtu)),
+            Command::SetRates(id, rates) => {
+                self.with(id, |peer| peer.update(|spec| spec.rates = rates));
+            }
             Command::ProbePath(id, size) => self.with(id, |peer| self.probe(peer, size)),
             Command::ReadTraffic(id) => self.with(id, |peer| {
                 upcalls.notice(stats, Notice::Traffic(id, peer.traffic()));

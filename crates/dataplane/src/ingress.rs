@@ -366,6 +366,7 @@ impl<'a, 's, F: Format> Ingress<'a, 's, F> {
         let mut opener = key.opener();
         let mut reassembly = F::fragments(&run.spec).then(|| run.peer.lock_reassembly());
         let several_paths = run.spec.float == Float::Accept;
+        let limit = run.spec.rates.received;
         // A single stream has no path MTU to measure.
         let longest = if C::LOSSLESS && !several_paths { 0 } else { layout.longest(data) };
         self.merger.set_origin(run.peer.first.0);
@@ -403,7 +404,13 @@ impl<'a, 's, F: Format> Ingress<'a, 's, F> {
                 run.same_path = self.float(&run, key);
             }
             if let Content::Packet(packet) = content {
-                self.deliver(&run, packet);
+                // Only authentic packets count, so that a stranger cannot use up a peer's rate.
+                match limit {
+                    Some(limit) if !run.peer.takes_received(self.now, packet.len(), limit) => {
+                        stats.drop(DropReason::RateLimited);
+                    }
+                    _ => self.deliver(&run, packet),
+                }
             }
         }
         drop(opener);

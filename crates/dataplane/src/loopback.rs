@@ -225,6 +225,9 @@ impl<F: Format> LoopbackPlane<F> {
         let mut tx = peer.lock_tx();
         let (keys, spec) = (peer.keys.load(), peer.settings.load());
         let key = keys.primary.as_ref().ok_or(DropReason::NoKey)?;
+        if peer.exceeds_rate(&spec, self.shared.clock, segments.packet().len()) {
+            return Err(DropReason::RateLimited);
+        }
         let shape = PacketShape::<F>::of(&spec, 64);
         loop {
             let mut sealer = key.sealer(&mut tx, &spec);

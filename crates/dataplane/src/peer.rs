@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use adit_engine::command::{Counters, KeySlot, PeerSpec, Traffic};
-use adit_engine::{Instant, Link, PeerId, TokenBucket};
+use adit_engine::{Instant, Link, PeerId, Rate, TokenBucket};
 use arc_swap::ArcSwap;
 
 use crate::format::Format;
@@ -56,6 +56,8 @@ struct TxState<F: Format> {
     last: AtomicU64,
     packets: AtomicU64,
     bytes: AtomicU64,
+    /// The limit on packets to the peer.
+    rate: TokenBucket,
 }
 
 /// State that changes with each run from the peer.
@@ -70,6 +72,8 @@ struct RxState<F: Format> {
     floods: TokenBucket,
     /// The limit on moves to another address.
     moves: TokenBucket,
+    /// The limit on packets from the peer.
+    rate: TokenBucket,
     /// Incomplete packets. Locked once per received run, after the replay window.
     reassembly: Mutex<F::Reassembly>,
 }
@@ -170,6 +174,7 @@ impl<F: Format> Peer<F> {
                 last: AtomicU64::new(now.as_nanos()),
                 packets: AtomicU64::new(0),
                 bytes: AtomicU64::new(0),
+                rate: TokenBucket::default(),
             }),
             rx: CachePadded::new(RxState {
                 last: AtomicU64::new(now.as_nanos()),
@@ -178,6 +183,7 @@ impl<F: Format> Peer<F> {
                 bytes: AtomicU64::new(0),
                 floods: TokenBucket::default(),
                 moves: TokenBucket::default(),
+                rate: TokenBucket::default(),
                 reassembly: Mutex::default(),
             }),
         }
@@ -207,6 +213,22 @@ impl<F: Format> Peer<F> {
     /// Returns the limit on moves to another address.
     pub(crate) fn moves(&self) -> &TokenBucket {
         &self.rx.moves
+    }
+
+    /// Takes a packet from the peer into account. Returns whether it is within the limit.
+    pub(crate) fn takes_received(&self, now: Instant, bytes: usize, limit: Rate) -> bool {
+        self.rx.rate.take(now, bytes, limit)
+    }
+
+    /// Returns whether a packet to the peer exceeds its limit. If not, takes it into account.
+    #[inline]
+    pub(crate) fn exceeds_rate(
+        &self,
+        spec: &PeerSpec<F::Types>,
+        clock: fn() -> Instant,
+        bytes: usize,
+    ) -> bool {
+        spec.rates.sent.is_some_and(|limit| !self.tx.rate.take(clock(), bytes, limit))
     }
 
     /// Changes the settings with `change`.

@@ -85,6 +85,8 @@ drop_reasons! {
     RelayLimited = "relay-limited",
     /// A relayed packet is larger than the path to its receiver carries. A relay never fragments.
     RelayTooLong = "relay-too-long",
+    /// More bytes from or to the peer than its rate allows.
+    RateLimited = "rate-limited",
     /// No peer owns the destination.
     NoRoute = "no-route",
     /// IPv6 link-local or multicast: hosts send such packets on any interface that comes up, and a

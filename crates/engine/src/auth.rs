@@ -7,6 +7,8 @@ use std::time::Duration;
 use ipnet::{IpNet, Ipv6Net};
 use zeroize::Zeroizing;
 
+use crate::command::PeerRates;
+
 /// Identifies a request, so that its response can be matched to it.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
 pub struct RequestId(pub u64);
@@ -338,11 +340,23 @@ pub struct ClientParams {
     pub session_timeout: Option<Duration>,
     /// The groups that contain it in packet filters (`@group:NAME`).
     pub groups: Vec<String>,
+    /// The names and the limits of its session, if it has particular ones.
+    pub session: Option<Box<SessionParams>>,
+    /// Warnings about settings for this peer that have no effect.
+    pub warnings: Box<[String]>,
+}
+
+/// The parameters of a session that most clients do not have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SessionParams {
+    /// The name of the session instead of the common name in the certificate. Only the answer to [`Request::Authorize`] about a new session
+    /// can set it.
+    pub name: Option<String>,
     /// The name of the user whom the authorization has found, instead of the name that the peer sent. In renegotiations
     /// the peer may send either.
     pub username: Option<String>,
-    /// Warnings about settings for this peer that have no effect.
-    pub warnings: Box<[String]>,
+    /// The limits on the client's speed.
+    pub rates: PeerRates,
 }
 
 /// `inactive`: ends a session with little traffic.

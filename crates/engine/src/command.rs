@@ -51,6 +51,8 @@ pub enum Command<F: DataFormat> {
     SetKeepalive(PeerId, Keepalive),
     /// Sets the inner MTU handling, because pushed options arrive after the peer was added.
     SetMtu(PeerId, InnerMtu),
+    /// Sets the limits on a peer's speed. They begin with full buckets only when the peer is added.
+    SetRates(PeerId, PeerRates),
     /// Sends an MTU probe: an IP packet of exactly this size with DF set (0: none). Answered by [`Notice::ProbeResult`] if
     /// the probe could not be sent or the kernel knows a path MTU.
     ProbePath(PeerId, u16),
@@ -96,6 +98,8 @@ pub struct PeerSpec<F: DataFormat> {
     pub keepalive: Keepalive,
     /// Size limits inside the tunnel.
     pub mtu: InnerMtu,
+    /// The limits on its speed.
+    pub rates: PeerRates,
     /// Replay window in packets (at least 1).
     pub replay_window: u32,
     /// If this peer is a further channel to a remote end: the end's first channel. All channels share the first one's routes and address,
@@ -113,6 +117,7 @@ impl<F: DataFormat> PeerSpec<F> {
             float: Float::Follow,
             keepalive: Keepalive::default(),
             mtu: InnerMtu::default(),
+            rates: PeerRates::default(),
             replay_window: 64,
             channel_of: None,
         }
@@ -179,6 +184,16 @@ pub struct InnerMtu {
     /// The largest inner packet that the path carries unfragmented, if it was found to be smaller than the first link's
     /// MTU. Senders of larger packets get an ICMP error. With 0, no errors are sent.
     pub largest: u16,
+}
+
+/// The limits on a peer's speed, in bytes of the packets inside the tunnel. Packets beyond a limit are dropped; pings and other in-band
+/// messages always pass. The default has no limits.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
+pub struct PeerRates {
+    /// The limit on packets from the peer.
+    pub received: Option<Rate>,
+    /// The limit on packets to the peer.
+    pub sent: Option<Rate>,
 }
 
 /// The result of [`Command::ProbePath`].

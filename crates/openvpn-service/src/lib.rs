@@ -151,6 +151,8 @@ enum Command {
     SetTls(Box<ServerTls>),
     /// Replaces the options to push, the limits and the reserved addresses.
     SetOffer(Box<ReloadableConfig>),
+    /// Replaces the host plan.
+    SetHost(Box<HostPlan>),
 }
 
 impl Handle {
@@ -207,6 +209,14 @@ impl Handle {
     /// The service has ended.
     pub async fn set_offer(&self, offer: ReloadableConfig) -> Result<(), Fault> {
         self.send(Command::SetOffer(Box::new(offer))).await
+    }
+
+    /// Replaces the host plan. Only the differences are applied, and traffic continues.
+    ///
+    /// # Errors
+    /// The service has ended.
+    pub async fn set_host(&self, plan: HostPlan) -> Result<(), Fault> {
+        self.send(Command::SetHost(Box::new(plan))).await
     }
 
     async fn send(&self, command: Command) -> Result<(), Fault> {

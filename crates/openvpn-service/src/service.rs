@@ -24,7 +24,7 @@ use adit_runtime::control::{self, Request, Response, SharedProfile, StatusReport
 use adit_runtime::driver::{Driver, Endpoint, Event, Sockets};
 use adit_runtime::fault::Fault;
 use adit_runtime::filter;
-use adit_runtime::host::HostHandle;
+use adit_runtime::host::{HostHandle, HostPlan};
 use adit_runtime::instance::{self, Controls, EndReason, Instance, Reaction};
 use adit_runtime::log::{self, LogLimiter};
 use adit_runtime::plane_backend::{PlaneBackend, fill_totals, gates, tun_offloads};
@@ -117,7 +117,7 @@ impl Service {
     /// # Errors
     /// The server failed.
     pub async fn run(self, hooks: &mut dyn Hooks) -> Result<EndReason<Infallible>, Fault> {
-        let Self { mut options, sockets, host, tun, control } = self;
+        let Self { mut options, sockets, mut host, tun, control } = self;
         let (sender, commands) = mpsc::channel(super::COMMAND_LIMIT);
         let served = async {
             let mut controls =
@@ -158,11 +158,12 @@ impl Service {
             let planes = PlaneBackend::new(plane, upcalls, options.socket.streams);
             let listening = sockets.endpoints();
             let driver = Driver::new(engine, planes, sockets, Arc::clone(&options.authorizer))?;
+            let report = tun_report(&host);
             let mut running = Running {
                 hooks: &mut *hooks,
                 handle: Handle { commands: sender },
                 commands,
-                host: &host,
+                host: &mut host,
                 driver,
                 sessions: Sessions::default(),
                 log_limiter: LogLimiter::default(),
@@ -170,7 +171,7 @@ impl Service {
                 rest: MemoryRelease::default(),
                 wall: WallClock::new(),
                 listening,
-                tun: tun_report(&host),
+                tun: report,
                 filter: options.filter.take(),
                 authorizer: Arc::clone(&options.authorizer),
                 shared: BTreeMap::new(),
@@ -199,7 +200,7 @@ struct Running<'a> {
     hooks: &'a mut dyn Hooks,
     handle: Handle,
     commands: mpsc::Receiver<Command>,
-    host: &'a HostHandle,
+    host: &'a mut HostHandle,
     driver: Driver<ServerEngine, PlaneBackend<OpenVpnFormat>>,
     sessions: Sessions,
     log_limiter: LogLimiter,
@@ -242,6 +243,7 @@ impl Instance for Running<'_> {
 
     async fn handle(&mut self, wake: Wake) -> Result<Option<EndReason<Infallible>>, Fault> {
         match wake {
+            Wake::Command(Command::SetHost(plan)) => self.set_host(&plan).await,
             Wake::Command(command) => self.command(command),
             Wake::Driver(event) => self.driver_events(event),
         }
@@ -408,9 +410,19 @@ impl Running<'_> {
                 visit(&self.sessions);
             }
             Command::SetTls(tls) => self.set_tls(*tls),
+            // `handle` performs it, because it has to wait.
+            Command::SetHost(_) => {}
             Command::SetOffer(offer) => {
                 self.driver.act(|engine, now, out| engine.set_offer(now, *offer, out));
             }
+        }
+    }
+
+    /// Changes the routes to the tunnel. Traffic continues.
+    async fn set_host(&mut self, plan: &HostPlan) {
+        match self.host.change(plan).await {
+            Ok(applied) => notes(applied).iter().for_each(|note| tracing::warn!("{note}")),
+            Err(fault) => tracing::warn!("routes: not changed: {fault}"),
         }
     }
 

@@ -1,5 +1,7 @@
 use std::path::{Path, PathBuf};
 
+use ipnet::IpNet;
+
 /// An error of a store. Each text names the fault and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -34,6 +36,22 @@ pub enum PkiError {
     /// The address belongs to another client.
     #[error("address {0} already belongs to client {1}; choose another")]
     AddressTaken(std::net::IpAddr, String),
+    /// A network overlaps one that is behind another client.
+    #[error("network {0} overlaps {1}, which is behind client {2}; choose another")]
+    NetworkTaken(IpNet, IpNet, String),
+    /// The certificates of a client that was renamed have this name.
+    #[error("client {1} was added as {0}, and its certificates keep that name; choose another")]
+    NameReserved(String, String),
+    /// A user may log in with this client only.
+    #[error(
+        "user {1} may log in only with client {0}; bind the user to another client first (adit server user bind {1} CLIENT), or delete the user"
+    )]
+    OnlyClientOf(String, String),
+    /// There are as many revoked certificates of deleted clients as the registry keeps.
+    #[error(
+        "{0} certificates of deleted clients are the most that one server keeps; revoke the client instead"
+    )]
+    DeletedFull(usize),
     /// The registry is full.
     #[error("{0} clients are the most that one server keeps")]
     Full(usize),

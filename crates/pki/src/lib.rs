@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+mod changes;
 mod credentials;
 mod disk;
 mod error;
@@ -18,9 +19,11 @@ mod profile;
 mod recovery;
 mod registry;
 mod store;
+mod terms;
 mod totp;
 mod users;
 
+pub use changes::ClientChange;
 pub use credentials::{BadCredentials, Credentials};
 pub use disk::{OpenFile, write_private};
 pub use error::PkiError;
@@ -31,5 +34,6 @@ pub use profile::{Endpoint, Profile, Proto, Remote};
 pub use recovery::RecoveryHash;
 pub use registry::{CertificateStatus, Client, ClientState, FormerCertificate, MAX_GROUPS};
 pub use store::{Files, InitOptions, IssuedClient, NewClient, ServerInfo, Store};
+pub use terms::{ClientRate, ClientTerms, Member, Period, Quota};
 pub use totp::{CodeCheck, TotpSecret};
 pub use users::{NewCodes, NewUser, User, UserName, UserState, fuzz, user_name};

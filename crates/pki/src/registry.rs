@@ -3,10 +3,12 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ClientName, GroupName, PkiError, Remote, disk};
+use crate::{ClientName, ClientTerms, GroupName, PkiError, Remote, disk};
 
 /// The maximum number of clients in one registry.
 pub(crate) const MAX_CLIENTS: usize = 65_536;
+/// The maximum number of certificates of deleted clients, which stay on the revocation list.
+pub(crate) const MAX_DELETED: usize = 65_536;
 /// The maximum number of groups for one client: as many as the protocol's engine accepts.
 pub const MAX_GROUPS: usize = 16;
 /// The version of the file's layout.
@@ -36,8 +38,11 @@ pub struct FormerCertificate {
 /// One client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Client {
-    /// The name: the certificate's common name.
+    /// The name.
     pub name: ClientName,
+    /// The common name of the client's certificates, if it was renamed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<ClientName>,
     /// Serial number of the current certificate, lower-case hex.
     pub serial: String,
     /// The time when the client was added, in seconds since 1970.
@@ -58,12 +63,22 @@ pub struct Client {
     /// The groups that contain the client in packet filters (`@group:NAME`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<GroupName>,
+    /// The operator's settings.
+    #[serde(flatten)]
+    pub terms: ClientTerms,
     /// The server's address in its profile, or `None` if it is unknown because the profile is older than this field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remote: Option<Remote>,
     /// Earlier certificates of this name, all revoked.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub former: Vec<FormerCertificate>,
+}
+
+impl Client {
+    /// Returns the common name of the client's certificates: the name with which the client was added.
+    pub fn certificate_name(&self) -> &ClientName {
+        self.identity.as_ref().unwrap_or(&self.name)
+    }
 }
 
 /// The registry's answer to a query about a certificate.
@@ -86,11 +101,14 @@ pub(crate) struct Registry {
     /// The number of the revocation list with the same contents.
     pub(crate) crl_number: u64,
     pub(crate) clients: Vec<Client>,
+    /// The certificates of deleted clients, all revoked.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) deleted: Vec<FormerCertificate>,
 }
 
 impl Default for Registry {
     fn default() -> Self {
-        Self { version: VERSION, crl_number: 1, clients: Vec::new() }
+        Self { version: VERSION, crl_number: 1, clients: Vec::new(), deleted: Vec::new() }
     }
 }
 
@@ -124,17 +142,30 @@ impl Registry {
             .ok_or_else(|| PkiError::Unknown(name.chars().take(80).collect()))
     }
 
+    /// Refuses a name that the certificates of another client have.
+    pub(crate) fn check_certificate_name(&self, name: &ClientName) -> Result<(), PkiError> {
+        let has = |client: &&Client| client.name != *name && client.certificate_name() == name;
+        match self.clients.iter().find(has) {
+            Some(client) => Err(PkiError::NameReserved(name.to_string(), client.name.to_string())),
+            None => Ok(()),
+        }
+    }
+
     /// Returns the serial number and revocation time of every revoked certificate.
     pub(crate) fn revoked(&self) -> impl Iterator<Item = (&str, u64)> {
-        self.clients.iter().flat_map(|client| {
+        let deleted = self.deleted.iter().map(|old| (old.serial.as_str(), old.revoked));
+        let known = self.clients.iter().flat_map(|client| {
             let current = client.revoked.map(|when| (client.serial.as_str(), when));
             let former = client.former.iter().map(|old| (old.serial.as_str(), old.revoked));
             current.into_iter().chain(former)
-        })
+        });
+        known.chain(deleted)
     }
 
+    /// Returns the status of a certificate, by the name in it.
     pub(crate) fn admission(&self, name: &str, serial: &str) -> CertificateStatus {
-        match self.find(name) {
+        let owner = self.clients.iter().find(|client| client.certificate_name().as_str() == name);
+        match owner {
             None => CertificateStatus::Unknown,
             Some(client) if client.serial == serial => match client.state {
                 ClientState::Active => CertificateStatus::Active,

@@ -10,8 +10,8 @@ use crate::issue::{self, Authority, Purpose};
 use crate::profile::ProfileContent;
 use crate::registry::{FormerCertificate, MAX_CLIENTS, MAX_GROUPS, Registry};
 use crate::{
-    CertificateStatus, Client, ClientName, ClientState, GroupName, PkiError, Profile, Remote,
-    UserName,
+    CertificateStatus, Client, ClientName, ClientState, ClientTerms, GroupName, PkiError, Profile,
+    Remote, UserName,
 };
 
 /// The default lifetime of a client's certificate, in days: the longest that some platforms accept.
@@ -104,6 +104,8 @@ pub struct NewClient {
     pub tls_crypt_v2_client_key: Zeroizing<String>,
     /// Further lines of the profile.
     pub options: Vec<&'static str>,
+    /// Whether the store keeps the profile, with its private key. A renewal keeps the new profile if the previous one was kept.
+    pub keep_profile: bool,
 }
 
 impl NewClient {
@@ -118,6 +120,7 @@ impl NewClient {
             groups: Vec::new(),
             tls_crypt_v2_client_key,
             options: Vec::new(),
+            keep_profile: false,
         }
     }
 }
@@ -129,7 +132,7 @@ impl std::fmt::Debug for NewClient {
     }
 }
 
-/// A client with the profile made for it. The profile is not kept in the store.
+/// A client with the profile made for it. The store keeps the profile only if [`NewClient::keep_profile`] says so.
 #[derive(Clone, Debug)]
 pub struct IssuedClient {
     /// The client as registered.
@@ -274,7 +277,7 @@ impl Store {
 
     /// Issues a certificate to a new client, or to a client whose previous certificate was revoked.
     pub fn add_client(&self, new: &NewClient, now: SystemTime) -> Result<IssuedClient, PkiError> {
-        self.update_registry(now, |update| {
+        let issued = self.update_registry(now, |update| {
             let former = update.registry.find(new.name.as_str());
             if former.is_some_and(|client| client.state != ClientState::Revoked) {
                 return Err(PkiError::Exists(new.name.to_string()));
@@ -283,23 +286,27 @@ impl Store {
                 return Err(PkiError::Full(MAX_CLIENTS));
             }
             self.issue_to(new, update)
-        })
+        })?;
+        self.keep_profile(&issued, new.keep_profile)?;
+        Ok(issued)
     }
 
     /// Gives a client a new certificate, key and profile, and revokes the previous certificate.
     pub fn renew_client(&self, new: &NewClient, now: SystemTime) -> Result<IssuedClient, PkiError> {
-        self.update_registry(now, |update| {
+        let issued = self.update_registry(now, |update| {
             let client = update.registry.find_mut(new.name.as_str())?;
             if client.state == ClientState::Revoked {
                 return Err(PkiError::Revoked(new.name.to_string()));
             }
             self.issue_to(new, update)
-        })
+        })?;
+        self.keep_profile(&issued, new.keep_profile)?;
+        Ok(issued)
     }
 
     /// Revokes a client permanently. Revoking a client again is not an error.
     pub fn revoke_client(&self, name: &str, now: SystemTime) -> Result<Client, PkiError> {
-        self.update_registry(now, |update| {
+        let revoked = self.update_registry(now, |update| {
             let when = issue::unix(now);
             let client = update.registry.find_mut(name)?;
             if client.state != ClientState::Revoked {
@@ -308,7 +315,9 @@ impl Store {
                 update.revocations = true;
             }
             Ok(client.clone())
-        })
+        })?;
+        self.forget_profiles(&revoked)?;
+        Ok(revoked)
     }
 
     /// Allows a client to connect, or forbids it, until the next such call.
@@ -411,7 +420,7 @@ impl Store {
         self.update_registry(now, |_| Ok(()))
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 
@@ -431,7 +440,7 @@ impl Store {
 
     /// Applies `edit` to the registry under the lock. The registry is authoritative and is written first; the
     /// revocation list is derived from it, and is created again if the process was killed in between.
-    fn update_registry<T>(
+    pub(crate) fn update_registry<T>(
         &self,
         now: SystemTime,
         edit: impl FnOnce(&mut RegistryUpdate) -> Result<T, PkiError>,
@@ -482,9 +491,12 @@ impl Store {
         {
             registry.check_address(name, address)?;
         }
+        registry.check_certificate_name(&new.name)?;
+        let identity = registry.find(name).and_then(|client| client.identity.clone());
         let groups = unique_groups(&new.groups)?;
         let days = new.days.unwrap_or(CLIENT_DAYS);
-        let issued = self.authority()?.issue(name, Purpose::Client, days, update.now)?;
+        let common_name = identity.as_ref().map_or(name, ClientName::as_str);
+        let issued = self.authority()?.issue(common_name, Purpose::Client, days, update.now)?;
         let key = match &new.password {
             Some(password) => issue::encrypt_key(&issued.key, password)?,
             None => issued.key.clone(),
@@ -492,6 +504,7 @@ impl Store {
         let when = issue::unix(update.now);
         let mut client = Client {
             name: new.name.clone(),
+            identity,
             serial: issued.serial,
             created: when,
             expires: issued.expires,
@@ -500,6 +513,7 @@ impl Store {
             address4: new.address4,
             address6: new.address6,
             groups,
+            terms: ClientTerms::default(),
             remote: Some(self.server.remote.clone()),
             former: Vec::new(),
         };
@@ -513,6 +527,7 @@ impl Store {
                     client.state = old.state;
                     client.address4 = new.address4.or(old.address4);
                     client.address6 = new.address6.or(old.address6);
+                    client.terms.clone_from(&old.terms);
                     if client.groups.is_empty() {
                         client.groups.clone_from(&old.groups);
                     }
@@ -549,10 +564,10 @@ pub(crate) fn unique_groups(groups: &[GroupName]) -> Result<Vec<GroupName>, PkiE
 }
 
 /// An update of the registry that has not been written yet.
-struct RegistryUpdate {
-    registry: Registry,
+pub(crate) struct RegistryUpdate {
+    pub(crate) registry: Registry,
     /// Whether the revocation list must be created again.
-    revocations: bool,
+    pub(crate) revocations: bool,
     now: SystemTime,
 }
 

@@ -292,12 +292,63 @@ impl Store {
         })
     }
 
+    /// Adds a client's new name for the users who are bound to its old one. The caller holds the store's lock.
+    pub(crate) fn add_bound_name(
+        &self,
+        old: &ClientName,
+        new: &ClientName,
+    ) -> Result<(), PkiError> {
+        self.edit_users(|file| {
+            let bound = file.users.iter_mut().filter(|user| user.clients.contains(old));
+            bound.filter(|user| !user.clients.contains(new)).for_each(|user| {
+                user.clients.push(new.clone());
+            });
+            Ok(())
+        })
+    }
+
+    /// Removes a client's old name from the users who are bound to its new one.
+    pub(crate) fn drop_bound_name(
+        &self,
+        old: &ClientName,
+        new: &ClientName,
+    ) -> Result<(), PkiError> {
+        self.update_users(|file| {
+            let bound = file.users.iter_mut().filter(|user| user.clients.contains(new));
+            bound.for_each(|user| user.clients.retain(|name| name != old));
+            Ok(())
+        })
+    }
+
+    /// Removes a client from the users who are bound to it. The caller holds the store's lock.
+    ///
+    /// # Errors
+    /// A user is bound to this client alone. Without it, the user could log in with all clients.
+    pub(crate) fn unbind_client(&self, name: &ClientName) -> Result<(), PkiError> {
+        self.edit_users(|file| {
+            for user in &mut file.users {
+                if user.clients.iter().all(|client| client == name) && !user.clients.is_empty() {
+                    return Err(PkiError::OnlyClientOf(name.to_string(), user.name.to_string()));
+                }
+                user.clients.retain(|client| client != name);
+            }
+            Ok(())
+        })
+    }
+
     /// Applies `edit` to the file under the store's lock.
     fn update_users<T>(
         &self,
         edit: impl FnOnce(&mut UserFile) -> Result<T, PkiError>,
     ) -> Result<T, PkiError> {
         let _lock = self.lock()?;
+        self.edit_users(edit)
+    }
+
+    fn edit_users<T>(
+        &self,
+        edit: impl FnOnce(&mut UserFile) -> Result<T, PkiError>,
+    ) -> Result<T, PkiError> {
         let path = self.files().users;
         let mut file = UserFile::read(&path, self.open)?;
         let before = file.clone();

@@ -553,3 +553,163 @@ fn openvpn_takes_the_profile_unchanged() {
     let logs = stock(dir, &store, port, &profile, &["certificate revoked", "Initiated"]);
     assert!(logs.contains("certificate revoked") && !logs.contains("Initiated"), "{logs}");
 }
+
+fn networks(list: &[&str]) -> ClientChange {
+    let networks = list.iter().map(|net| net.parse().unwrap()).collect();
+    ClientChange { networks: Some(networks), ..ClientChange::default() }
+}
+
+/// Each refusal has one reason, and a change names only what it changes.
+#[test]
+fn the_settings_of_a_client_change_one_by_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = init(dir.path());
+    for client in ["a", "b"] {
+        store.add_client(&new(client), now()).unwrap();
+    }
+    let change = |name: &str, change: &ClientChange| store.change_client(name, change, now());
+    let quota: Quota = "5GB/month".parse().unwrap();
+    let all = ClientChange {
+        address4: Some(Some("10.9.9.9".parse().unwrap())),
+        note: Some("  Ann's ".into()),
+        quota: Some(Some(quota)),
+        rate: Some(Some("5Mbit".parse().unwrap())),
+        hidden_from: Some(vec!["@client:b".parse().unwrap()]),
+        ..networks(&["192.168.1.77/24"])
+    };
+    let changed = change("a", &all).unwrap();
+    assert_eq!(changed.terms.note.as_deref(), Some("Ann's"));
+    assert_eq!(changed.terms.networks[0].to_string(), "192.168.1.0/24");
+    assert_eq!(change("a", &ClientChange::default()).unwrap(), changed, "nothing is given");
+    let less = ClientChange {
+        address4: Some(None),
+        note: Some(String::new()),
+        quota: Some(None),
+        ..ClientChange::default()
+    };
+    let less = change("a", &less).unwrap();
+    assert_eq!((less.address4, &less.terms.note, less.terms.quota), (None, &None, None));
+    assert!(less.terms.rate.is_some() && less.terms.networks.len() == 1);
+    let renewed = store.renew_client(&new("a"), now()).unwrap().client;
+    assert_eq!(renewed.terms, less.terms, "a new certificate changes nothing else");
+
+    change("b", &networks(&["192.168.2.0/24"])).unwrap();
+    let taken = change("b", &networks(&["192.168.0.0/16"])).unwrap_err();
+    assert!(matches!(taken, PkiError::NetworkTaken(..)), "{taken}");
+    change("a", &all).unwrap();
+    let same = ClientChange { address4: all.address4, ..ClientChange::default() };
+    assert!(matches!(change("b", &same), Err(PkiError::AddressTaken(..))));
+    assert!(matches!(change("c", &less_note()), Err(PkiError::Unknown(_))));
+    store.revoke_client("a", now()).unwrap();
+    assert!(matches!(change("a", &less_note()), Err(PkiError::Revoked(_))));
+    change("b", &networks(&["192.168.0.0/16"])).unwrap();
+    // A client that is added again has no settings of its predecessor.
+    let again = store.add_client(&new("a"), now()).unwrap().client;
+    assert_eq!(again.terms, ClientTerms::default());
+}
+
+fn less_note() -> ClientChange {
+    ClientChange { note: Some("x".into()), ..ClientChange::default() }
+}
+
+#[test]
+fn a_renamed_client_keeps_its_certificate_and_its_users() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = init(dir.path());
+    let first = store.add_client(&new("laptop"), now()).unwrap();
+    store.add_client(&new("phone"), now()).unwrap();
+    let alice = NewUser {
+        name: name("alice"),
+        password: PasswordHash::of_no_user().unwrap(),
+        groups: Vec::new(),
+        clients: vec![name("laptop")],
+    };
+    store.add_user(&alice, now()).unwrap();
+    let rename = |from: &str, to: &str| store.rename_client(from, &name(to), now());
+    assert!(matches!(rename("laptop", "phone"), Err(PkiError::Exists(_))));
+    assert!(matches!(rename("laptop", "adit-server"), Err(PkiError::BadName(..))));
+    assert!(matches!(rename("none", "x"), Err(PkiError::Unknown(_))));
+    let desk = rename("laptop", "desk").unwrap();
+    assert_eq!((desk.name.as_str(), desk.certificate_name().as_str()), ("desk", "laptop"));
+    assert_eq!(store.admission("laptop", &first.client.serial).unwrap(), CertificateStatus::Active);
+    let bound = store.user("alice").unwrap();
+    assert!(bound.may_use("desk") && !bound.may_use("laptop"));
+    // Two clients never have one name in their certificates.
+    assert!(matches!(store.add_client(&new("laptop"), now()), Err(PkiError::NameReserved(..))));
+    assert!(matches!(rename("phone", "laptop"), Err(PkiError::NameReserved(..))));
+    let renewed = store.renew_client(&new("desk"), now()).unwrap();
+    assert_eq!(renewed.client.certificate_name().as_str(), "laptop");
+    std::fs::write(dir.path().join("c"), inline(&renewed.profile, "cert")).unwrap();
+    let subject = openssl(dir.path(), &["x509", "-in", "c", "-noout", "-subject"]).unwrap();
+    assert!(subject.contains("CN = laptop"), "{subject}");
+    tls_pair(&store, &renewed.profile, None).unwrap();
+    // Its first name is free for it again.
+    assert_eq!(rename("desk", "laptop").unwrap().identity, None);
+    store.revoke_client("laptop", now()).unwrap();
+    assert!(matches!(rename("laptop", "desk"), Err(PkiError::Revoked(_))));
+}
+
+#[test]
+fn of_a_deleted_client_only_the_revocation_remains() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = init(dir.path());
+    let keep = |client: &str| NewClient { keep_profile: true, ..new(client) };
+    let first = store.add_client(&keep("alice"), now()).unwrap();
+    store.add_client(&new("phone"), now()).unwrap();
+    let second = store.renew_client(&new("alice"), now()).unwrap();
+    let hidden = ClientChange {
+        hidden_from: Some(vec!["@client:alice".parse().unwrap()]),
+        ..ClientChange::default()
+    };
+    store.change_client("phone", &hidden, now()).unwrap();
+    let bob = |clients: &[&str]| NewUser {
+        name: name("bob"),
+        password: PasswordHash::of_no_user().unwrap(),
+        groups: Vec::new(),
+        clients: clients.iter().map(|client| name(client)).collect(),
+    };
+    store.add_user(&bob(&["alice"]), now()).unwrap();
+    let refused = store.delete_client("alice", now()).unwrap_err();
+    assert!(matches!(refused, PkiError::OnlyClientOf(..)), "{refused}");
+    store.set_user_clients("bob", &[name("alice"), name("phone")]).unwrap();
+    store.delete_client("alice", now()).unwrap();
+    assert!(matches!(store.delete_client("alice", now()), Err(PkiError::Unknown(_))));
+
+    let pki = dir.path().join("pki");
+    let list = openssl(&pki, &["crl", "-in", "crl.pem", "-noout", "-text"]).unwrap();
+    for issued in [&first, &second] {
+        let serial = issued.client.serial.to_uppercase();
+        assert!(list.contains(&serial), "{serial} is missing: {list}");
+    }
+    for file in ["clients.json", "users.json"] {
+        let text = std::fs::read_to_string(pki.join(file)).unwrap();
+        assert!(!text.contains("alice"), "{text}");
+    }
+    assert_eq!(std::fs::read_dir(pki.join("private/profiles")).unwrap().count(), 0);
+    assert_eq!(
+        store.admission("alice", &second.client.serial).unwrap(),
+        CertificateStatus::Unknown
+    );
+    store.add_client(&new("alice"), now()).unwrap();
+}
+
+#[test]
+fn a_profile_is_kept_only_on_request_and_until_it_is_of_no_use() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = init(dir.path());
+    store.add_client(&new("plain"), now()).unwrap();
+    assert_eq!(store.kept_profile("plain").unwrap(), None);
+    let keep = NewClient { keep_profile: true, ..new("kept") };
+    let issued = store.add_client(&keep, now()).unwrap();
+    assert_eq!(store.kept_profile("kept").unwrap().unwrap().as_str(), issued.profile.text());
+    let folder = dir.path().join("pki/private/profiles");
+    for entry in std::fs::read_dir(&folder).unwrap() {
+        let mode = entry.unwrap().metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+    let renewed = store.renew_client(&new("kept"), now()).unwrap();
+    assert_eq!(store.kept_profile("kept").unwrap().unwrap().as_str(), renewed.profile.text());
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1);
+    store.revoke_client("kept", now()).unwrap();
+    assert_eq!(store.kept_profile("kept").unwrap(), None);
+}

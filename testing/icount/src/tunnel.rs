@@ -3,7 +3,7 @@
 use adit_crypto::{Cipher, DirectionKey};
 use adit_dataplane::loopback::LoopbackOutput;
 use adit_dataplane::{MAX_FRAME, Relay};
-use adit_engine::command::{Float, InnerMtu, Keepalive, KeySlot};
+use adit_engine::command::{Float, InnerMtu, Keepalive, KeySlot, PeerRates};
 use adit_engine::{Instant, Link, PeerId, SocketId};
 use adit_openvpn::data_format::{Command, DataKey, KeyLimits, PacketLayout, PeerSpec, Protection};
 use adit_openvpn_data::{LoopbackPlane, Plane, Upcalls};
@@ -112,6 +112,7 @@ fn introduce(plane: &Plane, link: Link, cipher: Cipher, first: bool) {
         float: Float::Refuse,
         keepalive: Keepalive::default(),
         mtu: InnerMtu { mss4: 1360, mss6: 1340, largest: 0 },
+        rates: PeerRates::default(),
         replay_window: REPLAY_WINDOW,
         channel_of: None,
     };

@@ -1,9 +1,12 @@
 //! `adit server client`.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::path::PathBuf;
+use std::str::FromStr;
 
+use adit_pki::{ClientRate, Member, Quota};
 use clap::{Args, Subcommand, ValueHint};
+use ipnet::IpNet;
 
 use super::Location;
 use crate::complete;
@@ -16,7 +19,8 @@ pub(crate) enum Client {
   sudo adit server client add laptop              writes laptop.ovpn, mode 0600
   sudo adit server client add phone | qrencode -t ansiutf8
 
-The private key is only in the profile. Hand the profile over, then delete it.")]
+The private key is only in the profile, unless --keep-profile is given. Hand the
+profile over, then delete it.")]
     Add(ClientAdd),
 
     /// List the clients
@@ -26,7 +30,8 @@ The private key is only in the profile. Hand the profile over, then delete it.")
 
     /// Show the details of one client
     #[command(after_help = "Example:
-  sudo adit server client show laptop")]
+  sudo adit server client show laptop
+  sudo adit server client show laptop --profile   if the server keeps it")]
     Show(ClientShow),
 
     /// Revoke a client's certificate permanently, with immediate effect
@@ -38,6 +43,26 @@ The private key is only in the profile. Hand the profile over, then delete it.")
     #[command(after_help = "Example:
   sudo adit server client renew laptop --days 365")]
     Renew(ClientRenew),
+
+    /// Change a client's addresses, note, networks, quota or rate, with immediate effect
+    #[command(after_help = "Examples:
+  sudo adit server client set laptop --address 10.87.31.77 --note \"Ann's\"
+  sudo adit server client set office --network 192.168.1.0/24   routed to it
+  sudo adit server client set phone --quota 20GB/month --rate down=20Mbit
+  sudo adit server client set phone --quota none
+
+An option that is not given changes nothing.")]
+    Set(Box<ClientSet>),
+
+    /// Give a client another name. Its certificate and its profile stay valid
+    #[command(after_help = "Example:
+  sudo adit server client rename laptop ann-laptop")]
+    Rename(ClientRename),
+
+    /// Remove a client. Its certificate is revoked, and nothing else of it remains
+    #[command(after_help = "Example:
+  sudo adit server client delete laptop")]
+    Delete(ClientDelete),
 
     /// Set the groups of a client for the filter's rules (@group:NAME), with immediate effect
     #[command(after_help = "Examples:
@@ -81,9 +106,13 @@ pub(crate) struct ClientAdd {
     #[arg(long)]
     pub password: bool,
 
-    /// A fixed address inside the tunnel
-    #[arg(long, value_name = "ADDR")]
-    pub ip: Option<Ipv4Addr>,
+    /// A fixed address inside the tunnel, IPv4 or IPv6 (repeatable: one of each)
+    #[arg(long, alias = "ip", value_name = "ADDR")]
+    pub address: Vec<IpAddr>,
+
+    /// Keep the profile, with its private key, on the server, to print it again
+    #[arg(long)]
+    pub keep_profile: bool,
 
     /// A group for filter rules (@group:NAME) (repeatable)
     #[arg(long, value_name = "NAME", add = complete::group())]
@@ -92,6 +121,79 @@ pub(crate) struct ClientAdd {
     /// The file for the profile; - for stdout [default: NAME.ovpn on a terminal, else stdout]
     #[arg(long, short, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub output: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub location: Location,
+}
+
+/// A value, or `none`, which removes the former one.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct OrNone<T>(pub Option<T>);
+
+impl<T: FromStr> FromStr for OrNone<T> {
+    type Err = T::Err;
+
+    fn from_str(text: &str) -> Result<Self, T::Err> {
+        if text == "none" { Ok(Self(None)) } else { text.parse().map(|value| Self(Some(value))) }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ClientSet {
+    /// The name of the client
+    #[arg(add = complete::client())]
+    pub name: String,
+
+    /// A fixed address inside the tunnel, IPv4 or IPv6 (repeatable: one of each), or none. Its
+    /// session ends
+    #[arg(long, value_name = "ADDR")]
+    pub address: Vec<OrNone<IpAddr>>,
+
+    /// A note for you, shown by list and show; an empty one removes it
+    #[arg(long, value_name = "TEXT")]
+    pub note: Option<String>,
+
+    /// A network behind the client, which the server routes to it (repeatable; these replace the
+    /// former ones), or none
+    #[arg(long, value_name = "NET")]
+    pub network: Vec<OrNone<IpNet>>,
+
+    /// A client (@client:NAME) or group (@group:NAME) that gets no route to these networks
+    /// (repeatable; these replace the former ones), or none
+    #[arg(long, value_name = "WHO")]
+    pub hide_from: Vec<OrNone<Member>>,
+
+    /// The most traffic in both directions: SIZE/day or SIZE/month (UTC), such as 20GB/month, or
+    /// none
+    #[arg(long, value_name = "QUOTA")]
+    pub quota: Option<OrNone<Quota>>,
+
+    /// The highest speed: 20Mbit, or up=5Mbit,down=20Mbit (up: from the client), or none
+    #[arg(long, value_name = "RATE")]
+    pub rate: Option<OrNone<ClientRate>>,
+
+    #[command(flatten)]
+    pub location: Location,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ClientRename {
+    /// The name of the client
+    #[arg(add = complete::client())]
+    pub name: String,
+
+    /// The new name
+    pub new_name: String,
+
+    #[command(flatten)]
+    pub location: Location,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ClientDelete {
+    /// The name of the client
+    #[arg(add = complete::any_client())]
+    pub name: String,
 
     #[command(flatten)]
     pub location: Location,
@@ -148,6 +250,10 @@ pub(crate) struct ClientShow {
     /// The name of the client
     #[arg(add = complete::any_client())]
     pub name: String,
+
+    /// Print the client's profile, if the server keeps it
+    #[arg(long, conflicts_with = "json")]
+    pub profile: bool,
 
     /// Print JSON instead of text
     #[arg(long)]

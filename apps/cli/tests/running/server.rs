@@ -238,6 +238,109 @@ fn route(ns: &NetNs, to: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+/// A network behind one client is reached by another client and by the server, moves to another client without ending a
+/// session, and is hidden from a client.
+#[test]
+fn networks_behind_clients_are_routed_pushed_and_moved_within_the_sessions() {
+    adit_testbed::needs_root!();
+    let mut server = Server::new("");
+    let file = server.dir.path().join("vpn/server.toml");
+    let text = fs::read_to_string(&file).unwrap();
+    let text = text.replace("client-to-client = false", "client-to-client = true");
+    fs::write(&file, text).unwrap();
+    let _running = server.run();
+    let (office, phone) = (server.client("office", ""), server.client("phone", ""));
+    let _clients = [server.connect(&office, "office"), server.connect(&phone, "phone")];
+    server.await_connected(&["office", "phone"]);
+    address(&office, "lo", "172.29.1.1/24");
+    let ids = |server: &Server| {
+        let (_, text) = server.adit("status --json");
+        let reports: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let peers = reports[0]["peers"].as_array().unwrap().clone();
+        peers.iter().map(|peer| peer["id"].as_u64().unwrap()).collect::<Vec<_>>()
+    };
+    let before = ids(&server);
+    let (set, said) = server.adit("server client set office --network 172.29.1.0/24");
+    assert!(set && said.contains("172.29.1.0/24"), "{said}");
+    until("the network behind office answers the server", || answers(&server.ns, "172.29.1.1"));
+    until("the other client has the route", || route(&phone, "172.29.1.9").contains("vpn0"));
+    assert!(!route(&office, "172.29.1.9").contains("vpn0"), "its own network");
+    assert!(server.rules().contains("172.29.1.0/24"), "{}", server.rules());
+    let (set, said) = server.adit("server client set phone --network 172.29.0.0/16");
+    assert!(!set && said.contains("behind client office"), "{said}");
+    let (set, said) = server.adit("server client set phone --network 10.73.0.64/26");
+    assert!(!set && said.contains("overlaps network 10.73.0.0/24"), "{said}");
+
+    let (set, said) = server.adit("server client set office --hide-from @client:phone");
+    assert!(set, "{said}");
+    until("the route is hidden", || !route(&phone, "172.29.1.9").contains("vpn0"));
+    assert!(answers(&server.ns, "172.29.1.1"));
+    assert!(server.adit("server client set office --network none --hide-from none").0);
+    assert!(!answers(&server.ns, "172.29.1.1"));
+    address(&phone, "lo", "172.29.1.1/24");
+    assert!(server.adit("server client set phone --network 172.29.1.0/24").0);
+    until("the network behind phone answers", || answers(&server.ns, "172.29.1.1"));
+    assert_eq!(ids(&server), before, "no session ended");
+}
+
+/// A client is renamed, gets another address, has a quota that ends its session, and is deleted; another client's session
+/// continues all the time.
+#[test]
+fn a_client_changes_and_ends_while_others_stay_connected() {
+    adit_testbed::needs_root!();
+    let mut server = Server::new("");
+    let mut running = server.run();
+    let (laptop, other) = (server.client("laptop", ""), server.client("other", ""));
+    let mut client = server.connect(&laptop, "laptop");
+    server.await_connected(&["laptop"]);
+    let _other = server.connect(&other, "other");
+    server.await_connected(&["laptop", "other"]);
+    until("the first address answers", || answers(&server.ns, "10.73.0.2"));
+
+    let (renamed, said) = server.adit("server client rename laptop desk");
+    assert!(renamed && said.contains("is now desk") && said.contains("session ended"), "{said}");
+    server.await_connected(&["desk", "other"]);
+    until("it has the same address", || answers(&server.ns, "10.73.0.2"));
+    let (_, said) = server.adit("server client show desk");
+    assert!(said.contains("certificate of laptop"), "{said}");
+
+    let (set, said) = server.adit("server client set desk --address 10.73.0.77 --address fd73::77");
+    assert!(set && said.contains("10.73.0.77, fd73::77"), "{said}");
+    until("the fixed addresses answer", || {
+        answers(&server.ns, "10.73.0.77") && answers(&server.ns, "fd73::77")
+    });
+
+    let (set, said) = server.adit("server client set desk --quota 1MB/month --note Ann");
+    assert!(set && said.contains("1 MB a month"), "{said}");
+    until("the quota is used up", || {
+        answers(&server.ns, "10.73.0.77");
+        let mut ping = server.ns.command("ping").unwrap();
+        ping.args(["-q", "-c", "60", "-i", "0.002", "-s", "8000", "-W", "1", "10.73.0.77"]);
+        let _ = ping.output();
+        server.connected() == ["other"]
+    });
+    until("the client is told", || client.log().contains("the quota of 1 MB a month is used up"));
+    let (_, said) = server.adit("server client list");
+    assert!(said.contains("desk") && said.contains("Ann"), "{said}");
+    assert!(server.adit("server client set desk --quota none").0);
+    // The client itself would try again after 20 seconds.
+    client.end();
+    let _client = server.connect(&laptop, "laptop");
+    server.await_connected(&["desk", "other"]);
+
+    let (deleted, said) = server.adit("server client delete desk");
+    assert!(deleted && said.contains("its session ended"), "{said}");
+    server.await_connected(&["other"]);
+    let (_, said) = server.adit("server client list");
+    assert!(!said.contains("desk") && !said.contains("laptop"), "{said}");
+    assert_eq!(running.end(), Some(0));
+    let data = server.dir.path().join("vpn/data");
+    for file in ["leases.json", "usage.json"] {
+        let text = fs::read_to_string(data.join(file)).unwrap_or_default();
+        assert!(!text.contains("laptop") && !text.contains("desk"), "{file}: {text}");
+    }
+}
+
 #[test]
 fn a_client_that_crashed_comes_back_to_its_fixed_address() {
     adit_testbed::needs_root!();

@@ -163,7 +163,7 @@ fn make_server(paths: &Paths) -> Result<(Settings, String), Fault> {
     init(paths, &NewServer::default(), false)?;
     let wanted = ClientRequest {
         name: "demo".into(),
-        address: Some(engine_config::first_client4(settings.network)),
+        addresses: vec![engine_config::first_client4(settings.network).into()],
         ..ClientRequest::default()
     };
     let profile = add(paths, &wanted)?.profile.text().to_owned();

@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::Path;
 
+use adit_pki::ClientChange;
 use adit_runtime::helper::{DeviceRequest, Request, SocketRequest, WriteMode};
 use adit_runtime::host::{Device, DnsPlan, HostPlan, PlannedRoute, Redirect, Transport, Via};
 use adit_runtime::worker_count::MAX_WORKERS;
@@ -11,6 +12,7 @@ use adit_runtime::worker_count::MAX_WORKERS;
 use serde_json::json;
 
 use super::*;
+use crate::clients::{self, ClientRequest};
 use crate::{NewServer, init};
 
 /// A configured server and its policy.
@@ -52,7 +54,7 @@ impl Setup {
     }
 
     fn plan(&self) -> HostPlan {
-        engine_config::host_plan(&self.duty().settings().unwrap().1)
+        engine_config::host_plan(&self.duty().settings().unwrap().1, &[])
     }
 }
 
@@ -244,6 +246,22 @@ fn only_a_managed_server_prepares_the_machine_and_only_as_its_settings_say() {
     let begin =
         Request::Begin { duty: "server".into(), arguments: Default::default(), piped: Vec::new() };
     assert!(policy.check(&begin).is_err(), "there is one beginning");
+}
+
+/// The network process cannot route other networks into the tunnel than those in the registry.
+#[test]
+fn the_routes_are_those_to_the_networks_behind_clients() {
+    let setup = Setup::new();
+    let wanted = ClientRequest { name: "office".into(), ..ClientRequest::default() };
+    clients::add(&setup.paths, &wanted).unwrap();
+    let with = |net: &str| HostPlan { routes: vec![route(net)], ..setup.plan() };
+    assert!(apply(&setup.policy(), with("172.29.9.0/24")).is_err());
+    let networks = Some(vec!["172.29.9.0/24".parse().unwrap()]);
+    let change = ClientChange { networks, ..ClientChange::default() };
+    clients::set(&setup.paths, "office", &change).unwrap();
+    apply(&setup.policy(), with("172.29.9.0/24")).unwrap();
+    assert!(apply(&setup.policy(), with("172.29.0.0/16")).is_err());
+    assert!(apply(&setup.policy(), setup.plan()).is_err());
 }
 
 /// The files of a provider are readable where the settings name them, and only there.

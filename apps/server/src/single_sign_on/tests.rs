@@ -101,7 +101,7 @@ async fn a_user_logs_in_in_the_browser_once_for_several_connections() {
     let params = answer.unwrap();
     assert_eq!(text.unwrap(), format!("WEB_AUTH::{}/go?login=1", setup.there.issuer()));
     assert_eq!(params.groups, ["devices", "staff"]);
-    assert_eq!(params.username.as_deref(), Some("alice"));
+    assert_eq!(params.session.as_ref().unwrap().username.as_deref(), Some("alice"));
     let hours = params.session_timeout.unwrap().as_secs();
     assert!((12 * 3600 - 60..=12 * 3600).contains(&hours), "{hours}");
     let (name, token) = credentials(&params);
@@ -271,7 +271,7 @@ async fn an_app_that_announces_nothing_is_asked_by_a_challenge() {
     // It is accepted once, and the client gets a token.
     let confirmed = Identity { password: confirms(&state), ..plain.clone() };
     let params = setup.ask(confirmed.clone()).await.0.unwrap();
-    assert_eq!(params.username.as_deref(), Some("alice"));
+    assert_eq!(params.session.as_ref().unwrap().username.as_deref(), Some("alice"));
     let (name, token) = credentials(&params);
     assert_ne!(challenge(setup.ask(confirmed).await).0, state);
     let again = Identity { username: Some(name), password: Some(token.into()), ..plain.clone() };

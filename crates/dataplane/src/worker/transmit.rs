@@ -24,6 +24,7 @@ use crate::filter_hook::{FilterHook, Relayed};
 use crate::format::Format;
 use crate::key::Key;
 use crate::peer::{Peer, Tx};
+use crate::shared::Shared;
 use crate::sockets::find_socket;
 use crate::splice::Spliced;
 use crate::stats::DropReason;
@@ -95,6 +96,18 @@ struct Destination<'t, F: Format> {
     peer: &'t Arc<Peer<F>>,
     spec: &'t PeerSpec<F::Types>,
     tx_path: &'t TxPath,
+}
+
+impl<F: Format> Destination<'_, F> {
+    /// Returns the reason why a packet of this length must not be sealed.
+    #[inline]
+    fn refusal(&self, shared: &Shared<F>, len: usize) -> Option<DropReason> {
+        if let Some(reason) = self.tx_path.refusal(shared.client, len) {
+            return Some(reason);
+        }
+        let exceeds = self.peer.exceeds_rate(self.spec, shared.clock, len);
+        exceeds.then_some(DropReason::RateLimited)
+    }
 }
 
 impl<F: Format> Transmitter<F> {
@@ -212,7 +225,7 @@ impl<F: Format> Transmitter<F> {
                 break Some(current);
             }
             match &keys.primary {
-                Some(key) => match tx_path.refusal(self.shared.client, current.len) {
+                Some(key) => match to.refusal(&self.shared, current.len) {
                     None => self.seal(reader, &current, key, to, &mut tx),
                     Some(reason) => self.shared.stats.drop(reason),
                 },

@@ -3,8 +3,8 @@
 use crate::common::*;
 use adit_dataplane::loopback::LoopbackOutput;
 use adit_dataplane::{DropReason, Relay};
-use adit_engine::command::{InnerMtu, KeySlot};
-use adit_engine::{Command, Notice, PeerId};
+use adit_engine::command::{InnerMtu, KeySlot, PeerRates};
+use adit_engine::{Command, Notice, PeerId, Rate};
 use adit_wire::{Gso, VnetHeader};
 use proptest::prelude::*;
 
@@ -134,6 +134,37 @@ fn syns_are_clamped_in_both_directions() {
     let sealed = server.seal_one(&syn);
     let out = client.open(link(200, 1194), &sealed);
     assert_eq!(out[0][42..44], 1300u16.to_be_bytes(), "sent");
+}
+
+/// A limit in one direction neither affects the other direction nor stops pings, and a forged packet does not use it up.
+#[test]
+fn packets_beyond_a_peers_rate_are_dropped_and_counted() {
+    let (mut server, [mut client]) = world_of(End::frozen, Relay::Kernel, [2]);
+    let one = packet(2, SERVER, 1).len() as u64;
+    let limit = Some(Rate::per_second(10 * one));
+    let received = PeerRates { received: limit, sent: None };
+    server.apply(Command::SetRates(PeerId(2), received));
+    for _ in 0..100 {
+        let mut forged = client.seal_one(&packet(2, SERVER, 1));
+        *forged.last_mut().unwrap() ^= 1;
+        assert!(server.open(link(2, 1000), &forged).is_empty());
+    }
+    let up = |server: &mut End, client: &mut End| {
+        let sealed = client.seal_one(&packet(2, SERVER, 1));
+        server.open(link(2, 1000), &sealed).len()
+    };
+    let passed: usize = (0..30).map(|_| up(&mut server, &mut client)).sum();
+    assert_eq!((passed, server.dropped(DropReason::RateLimited)), (10, 20));
+    assert_eq!(server.received(2), 30, "they were received, so the peer is alive");
+    assert_eq!(server.seal(&packet(SERVER, 2, 1)).len(), 1);
+
+    let sent = PeerRates { received: None, sent: limit };
+    server.apply(Command::SetRates(PeerId(2), sent));
+    assert_eq!(up(&mut server, &mut client), 1);
+    let passed: usize = (0..30).map(|_| server.seal(&packet(SERVER, 2, 1)).len()).sum();
+    assert_eq!((passed, server.dropped(DropReason::RateLimited)), (10, 40));
+    server.apply(Command::SetRates(PeerId(2), PeerRates::default()));
+    assert_eq!(server.seal(&packet(SERVER, 2, 1)).len(), 1);
 }
 
 proptest! {

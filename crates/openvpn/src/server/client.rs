@@ -1,6 +1,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
+use adit_engine::command::PeerRates;
 use adit_engine::{Identity, Instant, auth};
 use ipnet::IpNet;
 
@@ -129,6 +130,8 @@ pub(super) struct ConnectedClient {
     pub(super) lease: Lease,
     /// The parameters for this client only.
     pub(super) grant: auth::ClientParams,
+    /// The limits on its speed.
+    pub(super) rates: PeerRates,
     /// The prefixes that the data plane routes to this client.
     pub(super) prefixes: Vec<IpNet>,
     pub(super) framing: Framing,

@@ -1,6 +1,7 @@
+use std::collections::HashMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use adit_engine::command::Keepalive;
+use adit_engine::command::{Keepalive, PeerRates};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::auth_token::TokenPolicy;
@@ -134,4 +135,17 @@ pub struct ReloadableConfig {
     pub max_clients: u32,
     /// See [`ServerConfig::leases`]. They are reserved from now on, in addition to the known ones.
     pub leases: Vec<(String, IpNet)>,
+    /// The parameters of single clients, by the names of their sessions. A session whose name is missing keeps its parameters.
+    pub clients: HashMap<String, ClientUpdate>,
+}
+
+/// The parameters of one client that can change within its session. They replace those of its authorization.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClientUpdate {
+    /// See [`adit_engine::auth::ClientParams::iroutes`].
+    pub iroutes: Vec<IpNet>,
+    /// See [`adit_engine::auth::ClientParams::push_remove`].
+    pub push_remove: Vec<String>,
+    /// See [`adit_engine::auth::SessionParams::rates`].
+    pub rates: PeerRates,
 }

@@ -15,7 +15,8 @@ mod responder;
 mod start_budget;
 
 pub use config::{
-    ClientChecks, ExportedKey, Network4, Network6, ReloadableConfig, ServerConfig, Topology,
+    ClientChecks, ClientUpdate, ExportedKey, Network4, Network6, ReloadableConfig, ServerConfig,
+    Topology,
 };
 pub use engine::{Disconnect, ServerCounters, ServerEngine};
 pub use event::{ClientInfo, ServerEvent, UsedElsewhere};

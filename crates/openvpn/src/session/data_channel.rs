@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use adit_engine::auth::Inactive;
-use adit_engine::command::{Float, Keepalive};
+use adit_engine::command::{Float, Keepalive, PeerRates};
 use adit_engine::{Instant, Link, PeerId, Random};
 use ipnet::IpNet;
 
@@ -47,6 +47,7 @@ impl PeerTerms {
             float,
             keepalive,
             mtu: inner_mtu(settings, link, protection),
+            rates: PeerRates::default(),
             replay_window: settings.replay_window,
             channel_of,
         };

@@ -4,13 +4,15 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use adit_engine::{Engine, Transport, auth};
+use adit_engine::auth::SessionParams;
+use adit_engine::command::PeerRates;
+use adit_engine::{Engine, Rate, Transport, auth};
 use adit_openvpn::Reason;
 use adit_openvpn::client::{ClientConfig, ClientEvent, TunnelConfig};
 use adit_openvpn::data_format::{Framing, Input, Notice, Outbox};
 use adit_openvpn::negotiate::ControlMessage;
 use adit_openvpn::server::{
-    Disconnect, Network4, ReloadableConfig, ServerConfig, ServerEvent, Topology,
+    ClientUpdate, Disconnect, Network4, ReloadableConfig, ServerConfig, ServerEvent, Topology,
 };
 use adit_openvpn::session::Settings;
 use adit_sim::Impairment;
@@ -303,7 +305,7 @@ fn a_servers_wish_for_patience_ends_at_the_longest_wait_of_the_client() {
 
 fn offer(push: &[&str]) -> ReloadableConfig {
     let push = push.iter().map(|&option| option.to_owned()).collect();
-    ReloadableConfig { push, max_clients: 100, leases: Vec::new() }
+    ReloadableConfig { push, max_clients: 100, ..Default::default() }
 }
 
 fn change(w: &mut World, push: &[&str]) {
@@ -377,6 +379,67 @@ fn an_update_keeps_what_is_particular_to_a_client() {
     change(&mut w, &["route 10.78.0.0 255.255.0.0", "route 10.79.0.0 255.255.0.0"]);
     assert!(w.run(5 * SECOND, |w| updates(w, c) == 1));
     assert_eq!(nets(&w, c), ["10.78.0.0/16", "10.3.0.0/16"]);
+}
+
+/// A network moves to a connected client, is pushed to the others, and its rate changes; no session ends.
+#[test]
+fn the_parameters_of_one_client_change_within_its_session() {
+    let mut w = World::new(registry(), 1);
+    let alice = join(&mut w, "alice", behind(&["10.50.1.0/24"]));
+    let bob = join(&mut w, "bob", behind(&[]));
+    let update = |networks: &[&str], rate: Option<Rate>| ClientUpdate {
+        iroutes: networks.iter().map(|n| net(n)).collect(),
+        push_remove: Vec::new(),
+        rates: PeerRates { received: rate, sent: None },
+    };
+    let limit = Some(Rate::per_second(1000));
+    let apply = |w: &mut World, clients: &[(&str, ClientUpdate)], push: &[&str]| {
+        let clients = clients.iter().map(|(name, new)| ((*name).to_owned(), new.clone()));
+        let offer = ReloadableConfig { clients: clients.collect(), ..offer(push) };
+        let mut out = Outbox::new();
+        w.server.set_offer(w.now, offer, &mut out);
+        w.perform_server(out);
+    };
+    let push = ["route 10.50.1.0 255.255.255.0"];
+    let both = [("alice", update(&[], None)), ("bob", update(&["10.50.1.0/24"], limit))];
+    apply(&mut w, &both, &push);
+    assert!(w.run(5 * SECOND, |w| updates(w, alice) == 1), "{:?}", w.clients[alice].events);
+    assert_eq!(routes(&w, "alice"), ["10.9.0.2/32", "fd00::1000/128"]);
+    assert_eq!(routes(&w, "bob"), ["10.50.1.0/24", "10.9.0.3/32", "fd00::1001/128"]);
+    assert_eq!((nets(&w, alice), nets(&w, bob)), (vec!["10.50.1.0/24".to_owned()], vec![]));
+    let rates = |w: &World| {
+        let info = w.server.clients().find(|info| info.identity.common_name == "bob");
+        w.plane.peers[&info.unwrap().peer].rates.received
+    };
+    assert_eq!(rates(&w), limit);
+
+    // A client that is not named keeps its parameters; one from which the route is hidden loses it.
+    let hidden = ClientUpdate { push_remove: vec![push[0].to_owned()], ..update(&[], None) };
+    apply(&mut w, &[("alice", hidden)], &push);
+    assert!(w.run(5 * SECOND, |w| updates(w, alice) == 2));
+    assert!(nets(&w, alice).is_empty());
+    assert_eq!((rates(&w), routes(&w, "bob").len()), (limit, 3));
+    assert_eq!((w.ups(alice), w.ups(bob)), (1, 1));
+}
+
+/// The registry knows a client under another name than its certificate.
+#[test]
+fn a_session_has_the_name_that_the_authorization_gives_it() {
+    let mut w = World::new(registry(), 1);
+    let grant = |name: &str| {
+        let session = SessionParams { name: Some(name.to_owned()), ..SessionParams::default() };
+        let session = Some(Box::new(session));
+        auth::Response::Accept(auth::ClientParams { session, ..auth::ClientParams::default() })
+    };
+    join(&mut w, "alice", grant("desk"));
+    let names = |w: &World| {
+        let names = w.server.clients().map(|info| info.identity.common_name.clone());
+        names.collect::<Vec<_>>()
+    };
+    assert_eq!(names(&w), ["desk"]);
+    // A second session of the same name replaces the first, whatever the certificate says.
+    join(&mut w, "bob", grant("desk"));
+    assert_eq!(names(&w), ["desk"]);
 }
 
 /// A route to a network behind the client itself would send its packets in a circle.

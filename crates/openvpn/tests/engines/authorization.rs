@@ -566,7 +566,7 @@ fn a_user_found_by_the_authorization_is_the_sessions_user() {
         let username = Some("alice".to_owned());
         w.reply = Response::Accept(auth::ClientParams {
             push,
-            username,
+            session: Some(Box::new(auth::SessionParams { username, ..Default::default() })),
             ..auth::ClientParams::default()
         });
         join(&mut w, client_config(Settings::default()));

@@ -1,6 +1,6 @@
 use std::collections::{HashMap, HashSet};
 
-use adit_engine::command::{Counters, KeySlot, Traffic};
+use adit_engine::command::{Counters, KeySlot, PeerRates, Traffic};
 use adit_engine::{Link, PeerId};
 use adit_openvpn::data_format::{Command, DataKey, Notice};
 
@@ -38,6 +38,7 @@ pub(crate) struct Peer {
     pub primary: Option<Box<DataKey>>,
     pub secondary: Option<Box<DataKey>>,
     pub routes: Vec<ipnet::IpNet>,
+    pub rates: PeerRates,
     used: Option<u8>,
 }
 
@@ -53,6 +54,7 @@ impl PlaneModel {
                         primary: None,
                         secondary: None,
                         routes: Vec::new(),
+                        rates: PeerRates::default(),
                         used: None,
                     },
                 );
@@ -77,6 +79,7 @@ impl PlaneModel {
                 self.traffic_read += 1;
                 return Some(Notice::Traffic(id, self.traffic));
             }
+            Command::SetRates(id, rates) => self.peer(id).rates = rates,
             Command::SetKeepalive(..) | Command::SetMtu(..) | Command::ProbePath(..) => {}
             Command::AllowStation(peer, mac, allowed) => self.stations.push((peer, mac, allowed)),
             Command::SetRelay(..)

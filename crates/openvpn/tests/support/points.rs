@@ -205,6 +205,7 @@ impl Plane {
             Command::ReadTraffic(id) => return (Some(Notice::Traffic(id, self.traffic)), None),
             Command::SetRoutes(..)
             | Command::SetMtu(..)
+            | Command::SetRates(..)
             | Command::ProbePath(..)
             | Command::AdmitLink(_)
             | Command::DismissLink(_) => {}

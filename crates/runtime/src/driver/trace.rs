@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use adit_engine::command::{Float, KeySlot, PeerSpec, Splice};
-use adit_engine::{Command, DataFormat, Input, Instant, Link, Notice};
+use adit_engine::{Command, DataFormat, Input, Instant, Link, Notice, Rate};
 use adit_wire::ethernet::Mac;
 
 use crate::log::wanted;
@@ -115,6 +115,13 @@ pub(super) fn command<F: DataFormat>(op: &Command<F>) {
             mtu.mss6,
             mtu.largest
         ),
+        Command::SetRates(peer, rates) => {
+            let rate = |rate: Option<Rate>| {
+                rate.map_or_else(|| "all".into(), |rate| rate.most_in(SECOND).to_string())
+            };
+            let (received, sent) = (rate(rates.received), rate(rates.sent));
+            say!(DETAILS, "peer {}: bytes in a second: {received} received, {sent} sent", peer.0);
+        }
         Command::ProbePath(peer, size) => {
             say!(DETAILS, "peer {}: path probed with {size} bytes", peer.0);
         }

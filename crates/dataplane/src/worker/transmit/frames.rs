@@ -119,7 +119,7 @@ impl<F: Format> Transmitter<F> {
             if self.arena.room() < SUPER_PACKET || tx_path.is_due(&self.arena) {
                 self.flush(to, &mut tx);
             }
-            if let Some(reason) = tx_path.refusal(shared.client, frame.len()) {
+            if let Some(reason) = to.refusal(&shared, frame.len()) {
                 shared.stats.drop(reason);
                 continue;
             }

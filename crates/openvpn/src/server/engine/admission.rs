@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use adit_engine::command::Float;
+use adit_engine::auth::SessionParams;
+use adit_engine::command::{Float, PeerRates};
 use adit_engine::{Instant, Link, PeerId, Random, auth};
 use zeroize::Zeroizing;
 
@@ -11,7 +12,7 @@ use super::authorization::Login;
 use super::control::{report_control_message, send_push};
 use super::session_replacement::CHECK_LASTS;
 use super::{Disconnect, Out, REFUSAL_PATIENCE, ServerEngine};
-use crate::data_format::Framing;
+use crate::data_format::{Command, Framing};
 use crate::keys::{DataKeys, KeyMethod2, Randoms, Role};
 use crate::negotiate::{
     AdvanceTo, AuthFailed, ControlMessage, IvProto, PeerInfo, RemoteOptions, choose_cipher,
@@ -299,12 +300,17 @@ impl ServerEngine {
             timeout: limit.or(grant.session_timeout).or(settings.limits.session),
         };
         let data = DataChannel::establish(now, agreement, settings, &mut self.random, out);
+        let SessionParams { username, rates, .. } =
+            grant.session.take().map(|session| *session).unwrap_or_default();
+        if rates != PeerRates::default() {
+            out.plane(Command::SetRates(peer, rates));
+        }
         let Some(client) = self.clients.get_mut(&peer) else { return Ok(()) };
         let info = ClientInfo {
             peer,
             session: client.number,
             identity: negotiated.identity,
-            username: grant.username.take().or_else(|| negotiated.username.clone()),
+            username: username.or_else(|| negotiated.username.clone()),
             link,
             ipv4: lease.ipv4,
             ipv6: lease.ipv6,
@@ -331,6 +337,7 @@ impl ServerEngine {
             data,
             lease,
             grant,
+            rates,
             prefixes,
             framing,
             options,

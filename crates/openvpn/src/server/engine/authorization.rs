@@ -181,9 +181,12 @@ impl ServerEngine {
         now: Instant,
         peer: PeerId,
         mut negotiated: NegotiatedClient,
-        grant: auth::ClientParams,
+        mut grant: auth::ClientParams,
         out: &mut Out,
     ) -> Result<(), Reason> {
+        if let Some(name) = grant.session.as_mut().and_then(|session| session.name.take()) {
+            negotiated.identity.common_name = name;
+        }
         if self.config.checks.username_as_common_name
             && let Some(username) = &negotiated.username
         {

@@ -381,7 +381,7 @@ impl Play {
                 let max_clients = u32::from(script.u8());
                 let leases = vec![("client".into(), "10.9.0.200/32".parse().expect("an address"))];
                 let push = vec![script.text(), script.text()];
-                let offer = ReloadableConfig { push, max_clients, leases };
+                let offer = ReloadableConfig { push, max_clients, leases, ..Default::default() };
                 self.act_as_server(|server, now, out| server.set_offer(now, offer, out));
             }
         }
@@ -582,7 +582,7 @@ impl Play {
             self.world.to_server(Input::AuthResponse(ticket, reply));
         }
         let push = vec!["route 10.77.0.0 255.255.0.0".into()];
-        let offer = ReloadableConfig { push, max_clients: 100, leases: Vec::new() };
+        let offer = ReloadableConfig { push, max_clients: 100, ..Default::default() };
         self.act_as_server(|server, now, out| server.set_offer(now, offer, out));
         if !self.streams {
             for client in &mut self.world.clients {
