@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use adit_engine::Transport;
-use adit_pki::Store;
+use adit_pki::{Client, ClientState, Store};
 use ipnet::IpNet;
 
 use super::super::host_state::running;
@@ -20,6 +20,9 @@ use adit_runtime::paths::Paths;
 
 /// A certificate is reported from this many days before its expiry.
 const SOON_DAYS: u64 = 30;
+
+/// The maximum number of names in a finding.
+const MAX_NAMES: usize = 10;
 
 pub(super) fn examine(paths: &Paths, settings: &Settings) -> Vec<Finding> {
     let runs = running(paths).is_some();
@@ -33,6 +36,9 @@ pub(super) fn examine(paths: &Paths, settings: &Settings) -> Vec<Finding> {
     }
     findings.extend(permissions(paths));
     findings.push(certificates(paths));
+    if settings.login.uses_certificate() {
+        findings.extend(client_certificates(paths));
+    }
     findings
 }
 
@@ -175,7 +181,33 @@ fn network(settings: &Settings) -> Finding {
     Finding::ok("network", "the tunnel's networks are free on this machine")
 }
 
-/// Checks the certificates of the authority and the server, but not those of clients.
+/// Names the clients whose certificates have expired or expire soon.
+fn client_certificates(paths: &Paths) -> Option<Finding> {
+    let clients = Store::open(&paths.data).and_then(|store| store.clients()).ok()?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let due = now.saturating_add(SOON_DAYS.saturating_mul(86_400));
+    let mut soon: Vec<&Client> = clients
+        .iter()
+        .filter(|client| client.state == ClientState::Active && client.expires < due)
+        .collect();
+    soon.sort_by_key(|client| client.expires);
+    let first = soon.first()?;
+    let days = first.expires.saturating_sub(now) / 86_400;
+    let mut names: Vec<String> =
+        soon.iter().take(MAX_NAMES).map(|client| client.name.to_string()).collect();
+    if let Some(more) = soon.len().checked_sub(MAX_NAMES).filter(|more| *more > 0) {
+        names.push(format!("and {more} more"));
+    }
+    let what = format!(
+        "certificates of clients that have expired or end within {SOON_DAYS} days, the first in {days}: {}",
+        names.join(", ")
+    );
+    let remedy =
+        format!("{} (a new profile for the client)", paths.command("server client renew NAME"));
+    Some(Finding::warning("clients", what).remedy(remedy))
+}
+
+/// Checks the certificates of the authority and the server.
 fn certificates(paths: &Paths) -> Finding {
     let store = match Store::open(&paths.data) {
         Ok(store) => store,
@@ -231,6 +263,7 @@ fn permissions(paths: &Paths) -> Option<Finding> {
 mod tests {
     use super::super::Level;
     use super::*;
+    use crate::clients::{self, ClientRequest};
 
     #[test]
     fn names_who_has_the_port() {
@@ -253,6 +286,25 @@ mod tests {
         adit_testbed::test_process::until("the port is free", || {
             port(listen, false).level == Level::Fine
         });
+    }
+
+    #[test]
+    fn clients_to_renew_are_named_and_others_are_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let (paths, _) = crate::testing::server(&dir);
+        let add = |name: &str, days: Option<u32>| {
+            let wanted = ClientRequest { name: name.into(), days, ..ClientRequest::default() };
+            clients::add(&paths, &wanted).unwrap();
+        };
+        add("later", None);
+        assert!(client_certificates(&paths).is_none());
+        (0..11).for_each(|n| add(&format!("soon{n}"), Some(20)));
+        add("first", Some(3));
+        let finding = client_certificates(&paths).unwrap();
+        assert!(finding.what.contains(": first, soon0"), "{}", finding.what);
+        assert!(finding.what.contains("and 2 more") && !finding.what.contains("later"));
+        clients::revoke(&paths, "first").unwrap();
+        assert!(!client_certificates(&paths).unwrap().what.contains("first,"));
     }
 
     #[test]
