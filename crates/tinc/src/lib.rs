@@ -1,4 +1,4 @@
-//! The protocol of tinc 1.1, version 17.7: keys and SPTPS sessions.
+//! The protocol of tinc 1.1, version 17.7: keys, SPTPS sessions and configuration files, invitations.
 //!
 //! Everything here is sans-IO. Time, randomness and packets are inputs; decisions and packets are outputs.
 
@@ -10,7 +10,11 @@
 
 pub mod aead;
 pub mod base64;
+pub mod config;
+pub mod invitation;
 pub mod keys;
+pub mod name;
 pub mod sptps;
+pub mod subnet;
 #[cfg(test)]
 mod testing;

@@ -1,0 +1,120 @@
+//! A host file: what the other nodes know of a node.
+
+use crate::config::values::{host_and_port, number, yes_or_no};
+use crate::config::{ConfigError, Entries, Reason, Warning};
+use crate::keys::{KeyError, PublicKey};
+use crate::subnet::Subnet;
+
+/// The port of a node whose host file names none.
+pub const DEFAULT_PORT: u16 = 655;
+
+/// An address at which a node may be reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// A host name or an IP address.
+    pub host: String,
+    /// The port, if it is not the node's own.
+    pub port: Option<u16>,
+}
+
+/// The settings of one node, from its host file. In the node's own configuration `tinc.conf` may contain them as well.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostConfig {
+    /// Addresses to connect to.
+    pub addresses: Vec<Address>,
+    /// The TCP and UDP port; 0 for any free one.
+    pub port: u16,
+    /// The addresses behind the node.
+    pub subnets: Vec<Subnet>,
+    /// The node's key, if the file contains it as a variable or a block.
+    pub public_key: Option<PublicKey>,
+    /// Another file that contains the key. The variable takes precedence.
+    pub public_key_file: Option<String>,
+    /// Other nodes send nothing directly to the node, except its neighbours.
+    pub indirect_data: bool,
+    /// Packets go over TCP alone.
+    pub tcp_only: bool,
+    /// An upper bound for the path MTU.
+    pub pmtu: Option<u16>,
+    /// Whether to discover the path MTU; by default so unless packets go over TCP alone.
+    pub pmtu_discovery: Option<bool>,
+    /// Whether to lower the MSS of TCP connections to what fits; by default so.
+    pub clamp_mss: Option<bool>,
+    /// The compression that the node wants to receive: 0 for none. adit sends and receives none, which is always valid.
+    pub compression: u8,
+    /// The weight of an edge to the node; by default what its connection took to start, in milliseconds.
+    pub weight: Option<i32>,
+}
+
+impl Default for HostConfig {
+    fn default() -> Self {
+        Self {
+            addresses: Vec::new(),
+            port: DEFAULT_PORT,
+            subnets: Vec::new(),
+            public_key: None,
+            public_key_file: None,
+            indirect_data: false,
+            tcp_only: false,
+            pmtu: None,
+            pmtu_discovery: None,
+            clamp_mss: None,
+            compression: 0,
+            weight: None,
+        }
+    }
+}
+
+impl HostConfig {
+    /// Reads a host file. `options` are those of the command line for this host.
+    ///
+    /// # Errors
+    /// Fails if the file has an invalid or refused line.
+    pub fn read(
+        options: Entries,
+        file: &str,
+        text: &str,
+    ) -> Result<(Self, Vec<Warning>), ConfigError> {
+        let mut entries = options;
+        entries.add_file(file, text)?;
+        let mut host = Self::default();
+        let warnings = entries.apply(true, |name, value| host.set(name, value))?;
+        if host.public_key.is_none() {
+            host.public_key = match PublicKey::from_file(text) {
+                Err(KeyError::NoBlock(_)) => None,
+                key => Some(key.map_err(|reason| ConfigError {
+                    file: file.to_owned(),
+                    line: 0,
+                    variable: None,
+                    reason: reason.into(),
+                })?),
+            };
+        }
+        Ok((host, warnings))
+    }
+
+    /// Sets a variable. Variables of `tinc.conf` alone have no effect.
+    pub(super) fn set(&mut self, name: &str, value: &str) -> Result<(), Reason> {
+        match name {
+            "Address" => {
+                let (host, port) = host_and_port(value)?;
+                self.addresses.push(Address { host: host.to_owned(), port });
+            }
+            "ClampMSS" => self.clamp_mss = Some(yes_or_no(value)?),
+            "Compression" => self.compression = number(value, 0..=12, "a level from 0 to 12")?,
+            "Ed25519PublicKey" => self.public_key = Some(value.parse()?),
+            "Ed25519PublicKeyFile" => self.public_key_file = Some(value.to_owned()),
+            "IndirectData" => self.indirect_data = yes_or_no(value)?,
+            "PMTU" => {
+                self.pmtu = Some(number(value, 512..=u16::MAX, "a number of bytes from 512")?);
+            }
+            "PMTUDiscovery" => self.pmtu_discovery = Some(yes_or_no(value)?),
+            "Port" => self.port = number(value, 0..=u16::MAX, "a port from 0 to 65535")?,
+            "Subnet" => self.subnets.push(Subnet::from_config(value)?),
+            "TCPOnly" => self.tcp_only = yes_or_no(value)?,
+            "Weight" => self.weight = Some(number(value, i32::MIN..=i32::MAX, "a number")?),
+            _ => {}
+        }
+        Ok(())
+    }
+}
