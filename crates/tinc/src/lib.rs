@@ -1,4 +1,4 @@
-//! The protocol of tinc 1.1, version 17.7: keys, SPTPS sessions and configuration files, invitations.
+//! The protocol of tinc 1.1, version 17.7: keys, SPTPS sessions, configuration files, invitations, and messages between neighbours.
 //!
 //! Everything here is sans-IO. Time, randomness and packets are inputs; decisions and packets are outputs.
 
@@ -13,6 +13,7 @@ pub mod base64;
 pub mod config;
 pub mod invitation;
 pub mod keys;
+pub mod meta;
 pub mod name;
 pub mod sptps;
 pub mod subnet;
