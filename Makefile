@@ -13,7 +13,7 @@ INTEROP ?= target/debug
 # The seed of the first generated case of make filter-diff.
 SEED ?= 1000
 
-.PHONY: test setup try deps fmt lint unit interop interop-build interop-run nft-diff interop-old interop-postgres packages-test filter-diff roots gate gate-accept deny sanitize msrv cross doc build release demo demo-postgres demo-mesh lab lab-smoke lab-build hooks
+.PHONY: test setup try deps fmt lint unit interop interop-build interop-run nft-diff interop-old interop-postgres packages-test filter-diff roots gate gate-accept deny sanitize msrv cross doc build release packages reproducible demo demo-postgres demo-mesh lab lab-smoke lab-build hooks
 
 test:
 	@scripts/test.sh
@@ -120,6 +120,15 @@ doc:
 
 build:
 	$(CARGO) build --release --locked -p adit-cli
+
+# Builds the packages under target/packages, with SHA256SUMS and a bill of materials: deb, rpm, tarball, container image.
+packages:
+	@scripts/packages-build.sh
+
+# Builds the packages twice and compares them. PROFILE=try takes a third of the time.
+PROFILE ?= release
+reproducible:
+	@scripts/reproducible.sh $(PROFILE)
 
 # Builds adit for trying it out, in two and a half minutes on two cores: less than half the time of a release. Needs root and
 # /dev/net/tun.

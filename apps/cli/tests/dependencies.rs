@@ -92,3 +92,30 @@ fn a_row_is_read_as_it_is_written() {
     assert_eq!(row.always, ["c".to_owned(), "d/e".to_owned()].into());
     assert_eq!(row.tests, ["f".to_owned()].into());
 }
+
+/// The bill of materials lists what is compiled into the program, with hashes, and nothing that only tests use.
+#[test]
+fn the_bill_of_materials_lists_the_crates_of_the_program() {
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+    let output = Command::new(root.join("scripts/sbom.py"))
+        .arg("adit-cli")
+        .env("CARGO_NET_OFFLINE", "true")
+        .current_dir(root)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let bom: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(bom["metadata"]["component"]["name"], "adit");
+    let components = bom["components"].as_array().unwrap();
+    let named = |name: &str| components.iter().find(|component| component["name"] == name);
+    for name in ["rustls", "aws-lc-sys", "tokio", "clap"] {
+        let component = named(name).unwrap();
+        assert_eq!(component["hashes"][0]["content"].as_str().unwrap().len(), 64, "{name}");
+        assert!(component["purl"].as_str().unwrap().starts_with("pkg:cargo/"), "{name}");
+        assert!(!component["licenses"][0]["expression"].as_str().unwrap().is_empty(), "{name}");
+    }
+    assert!(named("adit-openvpn").unwrap().get("hashes").is_none());
+    for name in ["adit-testbed", "proptest"] {
+        assert!(named(name).is_none(), "{name} is only for tests");
+    }
+}
