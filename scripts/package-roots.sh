@@ -19,7 +19,7 @@ for suite in "${suites[@]}"; do
     fi
     rm -rf "$root.new"
     # A mirror that is no longer updated serves sid with an expired date; its signature is checked nevertheless.
-    if mmdebstrap --quiet --variant=essential --include=passwd,systemd,nftables,openvpn,iproute2 \
+    if mmdebstrap --quiet --variant=essential --include=passwd,systemd,libseccomp2,nftables,openvpn,iproute2 \
         --aptopt='Acquire::Check-Valid-Until "false"' \
         --dpkgopt='path-exclude=/usr/share/locale/*' --dpkgopt='path-exclude=/usr/share/doc/*' \
         --dpkgopt='path-exclude=/usr/share/man/*' \

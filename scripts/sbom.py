@@ -5,6 +5,7 @@ It lists each crate that is compiled into the program or runs while it is built,
 date and no random serial number, so the same Cargo.lock gives the same text. cargo-cyclonedx would take minutes to compile.
 """
 import json
+import os
 import subprocess
 import sys
 import tomllib
@@ -14,9 +15,11 @@ def crates(package, target):
     """Returns the names, versions and licences of a package's crates, the package itself first."""
     words = ["cargo", "tree", "--locked", "--package", package, "--edges", "normal,build", "--prefix", "none"]
     words += ["--format", "{p}|{l}"] + (["--target", target] if target else [])
-    lines = subprocess.run(words, check=True, capture_output=True, text=True).stdout.splitlines()
+    # This setting of cargo would add the crates of all other packages of the workspace.
+    environment = {name: value for name, value in os.environ.items() if name != "CARGO_RESOLVER_FEATURE_UNIFICATION"}
+    lines = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout.splitlines()
     found = {}
-    for line in lines:
+    for line in filter(None, lines):
         about, licence = line.removesuffix(" (*)").split("|")
         name, version = about.split(" ")[:2]
         found[name, version.removeprefix("v")] = licence.removesuffix(" (*)")
