@@ -96,6 +96,13 @@ pub fn scratch() -> Result<tempfile::TempDir> {
     Ok(folder)
 }
 
+/// Copies a folder with owners and rights.
+fn copy_tree(from: &Path, to: &Path) -> Result<()> {
+    let mut command = Command::new("cp");
+    command.args(["--archive", "--reflink=auto", "--no-target-directory"]).arg(from).arg(to);
+    output(command).map(drop)
+}
+
 /// A cluster in a separate folder. Dropping it ends its processes; removing the folder is the caller's task.
 #[derive(Debug)]
 pub struct Cluster {
@@ -190,15 +197,36 @@ impl Cluster {
         self.sql(SUPERUSER, "SELECT pg_promote()").map(drop)
     }
 
-    fn initialise(&self, options: &Options<'_>) -> Result<()> {
+    /// Makes the cluster's files: a copy of those that an earlier cluster of the same version began with, which takes a fraction of
+    /// the time of `initdb`.
+    fn create_files(&self, measured: bool) -> Result<()> {
+        let segments: &[&str] = if measured { &[] } else { &["--wal-segsize", "4"] };
+        let mut version = self.command("initdb");
+        version.arg("--version");
+        let name = format!("{} {}", output(version)?.trim(), segments.join(" "));
+        let name = name.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
+        let templates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/postgres");
+        let template = templates.join(name);
+        if template.is_dir() {
+            return copy_tree(&template, &self.data());
+        }
         let mut command = self.command("initdb");
         command.arg("--pgdata").arg(self.data()).args(["--username", SUPERUSER]);
         command.args(["--no-sync", "--no-instructions", "--encoding", "UTF8", "--locale", "C"]);
         command.args(["--auth-local", "trust", "--auth-host", "scram-sha-256"]);
-        if !options.measured {
-            command.args(["--wal-segsize", "4"]);
-        }
+        command.args(segments);
         output(command)?;
+        // Complete when it gets its name. If two are made at once, one of them is dropped.
+        fs::create_dir_all(&templates).context(templates.display())?;
+        let unfinished = tempfile::tempdir_in(&templates)?;
+        let files = unfinished.path().join("files");
+        copy_tree(&self.data(), &files)?;
+        let _ = fs::rename(&files, &template);
+        Ok(())
+    }
+
+    fn initialise(&self, options: &Options<'_>) -> Result<()> {
+        self.create_files(options.measured)?;
         let host = if options.only_tls { "hostssl" } else { "host" };
         let access = format!(
             "local all all trust\nlocal replication all trust\n{host} all all 0.0.0.0/0 scram-sha-256\n{host} all all ::/0 scram-sha-256\n"

@@ -79,13 +79,16 @@ pub(super) fn datagrams(
 pub(super) fn content(number: u32, largest: usize) -> Vec<u8> {
     let length = 16 + (number as usize * 37) % (largest - 15);
     let mut state = number.wrapping_mul(2_654_435_761) | 1;
-    let noise = std::iter::repeat_with(|| {
+    // Loops over words: the iterators of bytes take seconds for a few megabytes in a debug build.
+    let mut out = number.to_be_bytes().to_vec();
+    while out.len() < length {
         state ^= state << 13;
         state ^= state >> 17;
         state ^= state << 5;
-        state.to_be_bytes()
-    });
-    number.to_be_bytes().into_iter().chain(noise.flatten()).take(length).collect()
+        out.extend_from_slice(&state.to_be_bytes());
+    }
+    out.truncate(length);
+    out
 }
 
 /// Transfers `bytes` over TCP and returns the bytes that arrived.
@@ -118,7 +121,15 @@ pub(super) fn stream(
 
 /// Returns noise of this length.
 pub(super) fn blob(bytes: usize) -> Vec<u8> {
-    (0..).flat_map(|number| content(number, 1000)).take(bytes).collect()
+    let mut out = Vec::new();
+    for number in 0.. {
+        if out.len() >= bytes {
+            break;
+        }
+        out.extend_from_slice(&content(number, 1000));
+    }
+    out.truncate(bytes);
+    out
 }
 
 /// Reassembles the payload of a TCP flow from IPv4 packets, as its receiver does.
