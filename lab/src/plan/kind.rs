@@ -61,6 +61,9 @@ kinds! {
         [Sessions, Hosts];
     /// Bulk traffic while the control channel is busy.
     Control "control": "bulk while another client sends control messages and rekeys", [Rate, Link];
+    /// Bulk traffic while a management client polls the server.
+    Management "management":
+        "bulk while a management client sends commands to the server, in turn with bulk alone", [Rate, Link];
     /// Round trips and bulk traffic next to a hostile peer.
     Hostile "hostile":
         "round trips and bulk of an honest client while a client or a stranger does its worst",

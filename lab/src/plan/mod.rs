@@ -21,7 +21,7 @@ use crate::record::Point;
 use crate::subject::Subject;
 
 /// The built-in plans: name and text.
-pub const PRESETS: [(&str, &str); 13] = [
+pub const PRESETS: [(&str, &str); 14] = [
     ("smoke", include_str!("../../plans/smoke.toml")),
     ("standard", include_str!("../../plans/standard.toml")),
     ("full", include_str!("../../plans/full.toml")),
@@ -31,6 +31,7 @@ pub const PRESETS: [(&str, &str); 13] = [
     ("bridge", include_str!("../../plans/bridge.toml")),
     ("mesh", include_str!("../../plans/mesh.toml")),
     ("workers", include_str!("../../plans/workers.toml")),
+    ("management", include_str!("../../plans/management.toml")),
     ("rules", include_str!("../../plans/rules.toml")),
     ("postgres", include_str!("../../plans/postgres.toml")),
     ("postgres-growth", include_str!("../../plans/postgres-growth.toml")),

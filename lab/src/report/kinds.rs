@@ -32,6 +32,10 @@ pub(super) fn intro(kind: &str) -> &'static str {
         "control" => {
             "Bulk transfer while the control channel is busy, and how long the trains of packets were."
         }
+        "management" => {
+            "Bulk transfer in both directions at once, in short slices: alone, and while a management client polls the server. The \
+             cost is the throughput that the slices with commands lack."
+        }
         "hostile" => {
             "An honest client's round trips, from the time when each was meant to start, idle and during its own bulk \
              transfer, while another peer attacks the server: none (the control), a client with a certificate, or a stranger. \

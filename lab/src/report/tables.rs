@@ -150,8 +150,15 @@ impl<'a> Scenario<'a> {
 
     /// Returns whether a figure is among the scenario's main results. Other figures of one end have separate tables.
     fn is_result(&self, name: &str) -> bool {
-        const SHOWN: &[&str] =
-            &["loss_percent", "control_pps", "hostile_pps", "idle_p999_ms", "loaded_p999_ms"];
+        const SHOWN: &[&str] = &[
+            "loss_percent",
+            "control_pps",
+            "cost_percent",
+            "commands_per_s",
+            "hostile_pps",
+            "idle_p999_ms",
+            "loaded_p999_ms",
+        ];
         let judged = better(name) != Better::Neither || SHOWN.contains(&name);
         let wanted = judged_by(&self.kind).contains(&name);
         wanted || ((judged || metric::find(name).is_none()) && !is_of_end(name))

@@ -10,6 +10,7 @@ mod handshake_load;
 mod hostile;
 mod latency;
 mod loss;
+mod management;
 mod memory;
 pub mod overload;
 mod postgres;

@@ -8,8 +8,8 @@ use adit_testbed::sandbox::Sandbox;
 
 use super::trial_run::TrialRun;
 use super::{
-    growth, handshake_load, hostile, latency, loss, memory, postgres, relay, soak, throughput, udp,
-    volume,
+    growth, handshake_load, hostile, latency, loss, management, memory, postgres, relay, soak,
+    throughput, udp, volume,
 };
 use crate::plan::{Kind, Outer, Settings, Trial};
 use crate::record::Measurement;
@@ -81,6 +81,7 @@ impl Runner {
             Kind::Overload => handshake_load::overload(self, settings, subject),
             Kind::Hostile => hostile::run(self, settings, subject),
             Kind::Control => handshake_load::control(self, settings, subject),
+            Kind::Management => management::run(self, settings, subject),
             Kind::Postgres => postgres::run(self, settings, subject),
             Kind::Relay => relay::run(self, settings, subject),
             Kind::Soak => soak::run(self, settings, subject),
@@ -147,9 +148,20 @@ impl Runner {
         settings: &Settings,
         subject: &Subject,
     ) -> Result<TrialRun> {
+        self.start_with(testbed, settings, subject, Vec::new())
+    }
+
+    /// Starts the subject's tunnels with additional lines in the server's file.
+    pub(super) fn start_with(
+        &mut self,
+        testbed: Rc<Testbed>,
+        settings: &Settings,
+        subject: &Subject,
+        server_lines: Vec<String>,
+    ) -> Result<TrialRun> {
         let outer_v6 = settings.outer == Outer::Ipv6;
-        let spec =
-            TunnelSpec { cipher: settings.cipher.clone(), outer_v6, ..TunnelSpec::default() };
+        let cipher = settings.cipher.clone();
+        let spec = TunnelSpec { cipher, outer_v6, server_lines, ..TunnelSpec::default() };
         self.start_as(testbed, subject, &spec)
     }
 
