@@ -1,5 +1,6 @@
 //! The command line as a clap definition, from which help, completions and man pages are generated.
 
+mod background;
 mod clients;
 mod users;
 
@@ -16,6 +17,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
+pub(crate) use background::{
+    DownProfile, ListProfiles, LogOptions, ProfileLog, ServerStatus, StartServer, UpProfile,
+};
 pub(crate) use clients::{
     Client, ClientAdd, ClientGroup, ClientList, ClientRemotes, ClientRenew, ClientSet, ClientShow,
     OrNone,
@@ -42,7 +46,8 @@ const STYLES: Styles = Styles::styled()
     disable_help_subcommand = true,
     after_help = "Examples:
   sudo adit server up --client laptop   a VPN server, and a profile for a client
-  sudo adit connect laptop.ovpn         that client, or any OpenVPN client
+  sudo adit up laptop.ovpn              that client, in the background
+  sudo adit connect laptop.ovpn         the same at a terminal, until Ctrl-C
   sudo adit demo                        see it work between two namespaces
 
 Exit codes: 0 done, 1 failed, 2 usage or configuration."
@@ -69,6 +74,32 @@ pub(crate) enum Verb {
   sudo adit connect --kill-switch laptop.ovpn
   sudo adit connect --release             let traffic out again")]
     Connect(Connect),
+
+    /// Connect with an OpenVPN profile in the background, and stay connected after the terminal is closed
+    #[command(after_help = "Examples:
+  sudo adit up laptop.ovpn          copies the profile to /etc/adit/connect
+  sudo adit up laptop               the same profile, later
+  sudo adit up --boot laptop        also whenever the machine starts
+
+Exit codes: 0 the tunnel is up, 1 it is not, 2 the profile is wrong.")]
+    Up(UpProfile),
+
+    /// Disconnect a client in the background
+    #[command(after_help = "Example:
+  sudo adit down laptop")]
+    Down(DownProfile),
+
+    /// List the profiles of clients in the background, and their state
+    #[command(after_help = "Examples:
+  sudo adit list
+  sudo adit list --json | jq -r '.[] | select(.state == \"up\") | .name'")]
+    List(ListProfiles),
+
+    /// Print the log of a client in the background
+    #[command(after_help = "Examples:
+  sudo adit logs laptop
+  sudo adit logs -f laptop   and what follows, until Ctrl-C")]
+    Logs(ProfileLog),
 
     /// Show running instances with their peers, rates, drops by reason, key ages and offloads
     #[command(after_help = "Examples:
@@ -237,6 +268,38 @@ Safe to repeat: existing files are kept, and a running server keeps running.")]
     #[command(after_help = "Example:
   sudo adit server run")]
     Run(Run),
+
+    /// Run the server in the background: as adit-server.service, or under a supervisor where there is no systemd
+    #[command(after_help = "Example:
+  sudo adit server start")]
+    Start(StartServer),
+
+    /// Stop the server, in the background or not
+    #[command(after_help = "Example:
+  sudo adit server stop")]
+    Stop(Location),
+
+    /// Show whether the server runs and what keeps it running. Exit code 0 if it runs
+    #[command(after_help = "Examples:
+  sudo adit server status
+  sudo adit server status --json")]
+    Status(ServerStatus),
+
+    /// Print the log of the server in the background
+    #[command(after_help = "Examples:
+  sudo adit server logs
+  sudo adit server logs -f -n 5")]
+    Logs(LogOptions),
+
+    /// Start the server whenever the machine starts (systemd)
+    #[command(after_help = "Example:
+  sudo adit server enable")]
+    Enable(Location),
+
+    /// No longer start the server when the machine starts
+    #[command(after_help = "Example:
+  sudo adit server disable")]
+    Disable(Location),
 
     /// Add, list and manage clients
     #[command(

@@ -5,6 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use adit_app_openvpn::connect::Profiles;
 use adit_app_server::{clients, users};
 use adit_pki::{Client, ClientState, UserState};
 use adit_runtime::fault::Fault;
@@ -88,6 +89,14 @@ fn state(state: ClientState) -> &'static str {
         ClientState::Disabled => "disabled",
         ClientState::Revoked => "revoked",
     }
+}
+
+/// Completes profiles of clients in the background.
+pub(crate) fn profile() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| {
+        let names = paths().and_then(|paths| Profiles::new(paths).names().ok()).unwrap_or_default();
+        names.iter().take(MAX_NAMES).map(|name| candidate(name, "profile")).collect()
+    })
 }
 
 /// Completes every client of the registry.

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod background;
 #[cfg(feature = "bridge")]
 mod bridge;
 mod client_terms;
@@ -63,6 +64,9 @@ fn main() -> ExitCode {
     if let Some(code) = adit_runtime::helper::main(&arguments, HELPERS) {
         return code;
     }
+    if let Some(code) = adit_runtime::background::main(&arguments) {
+        return code;
+    }
     if let Some(code) = adit_runtime::programs::main(&arguments) {
         return code;
     }
@@ -81,6 +85,11 @@ fn main() -> ExitCode {
     if let Some(options) = as_openvpn(&arguments) {
         return adit_app_openvpn::openvpn::main(options);
     }
+    if let Err(error) = adit_runtime::background::adopt() {
+        note(&format!("adit: the supervisor of this process has ended: {error}\n"));
+        return ExitCode::FAILURE;
+    }
+    adit_runtime::signals::end_with_terminal();
     #[cfg(feature = "mesh")]
     if arguments.get(1).is_some_and(|verb| verb == "mesh") {
         mesh::hide_token(&arguments);
@@ -128,6 +137,10 @@ fn run(verb: Verb) -> Result<ExitCode, Fault> {
         Verb::Server(verb) => server::run(verb),
         Verb::Connect(options) if options.release => release(),
         Verb::Connect(options) => Ok(connect::run(connect_options(options))),
+        Verb::Up(options) => background::up(&options),
+        Verb::Down(options) => background::down(&options),
+        Verb::List(options) => background::list(&options),
+        Verb::Logs(options) => background::logs(&options),
         Verb::Status(options) => status::once(&options),
         Verb::Top(options) => status::top(&options),
         #[cfg(feature = "bridge")]

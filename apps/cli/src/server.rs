@@ -17,6 +17,7 @@ use crate::args::{
     Choices, Client, ClientAdd, ClientGroup, ClientList, ClientRemotes, ClientRenew, ClientShow,
     Init, Server, Up,
 };
+use crate::background::server as background;
 use crate::text::{bytes, date, date_from_now, row, span, table, table_of_names, wrapped};
 use crate::{client_terms, doctor, paths, print, print_json};
 
@@ -33,6 +34,12 @@ pub(crate) fn run(verb: Server) -> Result<ExitCode, Fault> {
             )?;
             Ok(ExitCode::SUCCESS)
         }
+        Server::Start(options) => background::start(&options),
+        Server::Stop(location) => background::stop(&location),
+        Server::Status(options) => background::status(&options),
+        Server::Logs(options) => background::logs(&options),
+        Server::Enable(location) => background::set_at_boot(&location, true),
+        Server::Disable(location) => background::set_at_boot(&location, false),
         Server::Client(verb) => client(verb),
         Server::User(verb) => crate::users::run(verb),
     }
@@ -255,12 +262,12 @@ fn up(options: Up) -> Result<ExitCode, Fault> {
     };
     let shown = paths.clone();
     let mut tell = |step: Step| print_step(&step, &shown);
-    let status = paths.command("status");
+    let commands = ["status", "server start"].map(|verb| paths.command(verb));
     adit_app_server::up(
         &paths,
         &options,
         &mut tell,
-        Box::new(move |ready| serving(&ready, &status)),
+        Box::new(move |ready| serving(&ready, &commands)),
     )?;
     Ok(ExitCode::SUCCESS)
 }
@@ -288,13 +295,14 @@ fn print_step(step: &Step, paths: &Paths) {
     }
 }
 
-fn serving(ready: &ReadyReport, status: &str) {
+fn serving(ready: &ReadyReport, [status, start]: &[String; 2]) {
     let listen: Vec<String> = ready.settings.listen.iter().map(ToString::to_string).collect();
     let listen = listen.join(", ");
     match &ready.self_test {
         Ok(time) => print(&format!(
             "\nThe server is up: {listen}, device {}. Self-test passed in {:.1} ms.\n\
-             Look: {status}   End: Ctrl-C\n",
+             Look: {status}   End: Ctrl-C\n\
+             It ends with this terminal. To keep it running: Ctrl-C, then {start}\n",
             ready.device,
             time.as_secs_f64() * 1000.0
         )),

@@ -3,18 +3,17 @@
 //! Every change is recorded in `server.undo.json` before it is made. When the server ends, it undoes the changes in the
 //! file. After `kill -9`, the next start undoes them first.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
-use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
 use super::firewall;
 use super::settings::{Nat, Reach, Settings};
 use adit_runtime::fault::{Fault, file_fault};
+use adit_runtime::lock::{self, LockFile, Taken};
 use adit_runtime::paths::{Paths, make_folder, write_whole};
 
 const FORWARD4: &str = "net/ipv4/ip_forward";
@@ -38,7 +37,7 @@ pub(crate) struct HostState {
     paths: Paths,
     undo: Undo,
     sysctl_root: PathBuf,
-    _lock: Flock<File>,
+    _lock: LockFile,
 }
 
 impl HostState {
@@ -225,43 +224,20 @@ fn parse_undo(text: &str, path: &Path) -> Result<Undo, Fault> {
     )))
 }
 
-fn lock(paths: &Paths, server: u32) -> Result<Flock<File>, Fault> {
+fn lock(paths: &Paths, server: u32) -> Result<LockFile, Fault> {
     let path = paths.lock_file();
-    let mut file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .custom_flags(nix::libc::O_NOFOLLOW)
-        .open(&path)
-        .map_err(|error| file_fault("cannot open", &path, &error))?;
-    let mut holder = String::new();
-    let _ = file.read_to_string(&mut holder);
-    let mut lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|_| {
-        Fault::environment(format!(
-            "the server is already running (process {}); show it with: {}",
-            holder.trim(),
+    match lock::take(&path, server).map_err(|error| file_fault("cannot lock", &path, &error))? {
+        Taken::Ours(lock) => Ok(lock),
+        Taken::Held(holder) => Err(Fault::environment(format!(
+            "the server is already running (process {holder}); show it with: {}",
             paths.command("status")
-        ))
-    })?;
-    let written = lock.set_len(0).and_then(|()| {
-        io::Seek::rewind(&mut *lock)?;
-        writeln!(lock, "{server}")
-    });
-    written.map_err(|error| file_fault("cannot write", &path, &error))?;
-    Ok(lock)
+        ))),
+    }
 }
 
 /// Returns the process that holds an instance's lock, if one runs.
 pub fn running(paths: &Paths) -> Option<u32> {
-    let mut file = File::open(paths.lock_file()).ok()?;
-    let mut holder = String::new();
-    file.read_to_string(&mut holder).ok()?;
-    match Flock::lock(file, FlockArg::LockSharedNonblock) {
-        Ok(_) => None,
-        Err(_) => holder.trim().parse().ok(),
-    }
+    lock::holder(&paths.lock_file())
 }
 
 #[cfg(test)]

@@ -51,6 +51,15 @@ pub struct ReadyReport {
 /// A callback that is called once, on a separate thread, when the server is ready.
 pub type OnReady = Box<dyn FnOnce(ReadyReport) + Send>;
 
+/// Checks whether there is a server that could run.
+///
+/// # Errors
+/// The settings are wrong, or the keys are missing or cannot be read.
+pub fn check(paths: &Paths) -> Result<(), Fault> {
+    open_store(paths)?;
+    Settings::read(&paths.settings_file()).map(drop)
+}
+
 /// Runs the server until it is stopped, and undoes its changes to the host. `verbose` raises the log level; `workers`
 /// overrides the settings.
 ///

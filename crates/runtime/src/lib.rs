@@ -2,13 +2,14 @@
 //! control socket. All apps are built on this crate, and it depends on none of them.
 //!
 //! [`driver`] connects a sans-IO engine to the data plane. Through [`control`], other processes inspect and control a
-//! running one. [`helper`] performs privileged operations for a process without privileges, [`host`] changes the host's
+//! running one. [`background`] keeps programs running without a terminal. [`helper`] performs privileged operations for a process without privileges, [`host`] changes the host's
 //! addresses and routes and undoes the changes, [`programs`] runs the programs that a configuration names, and
 //! [`filter`] manages the rules of a running filter.
 
 #![forbid(unsafe_code)]
 
 pub mod authorize;
+pub mod background;
 pub mod clock;
 pub mod control;
 pub mod demo;
@@ -19,6 +20,7 @@ pub mod filter;
 pub mod helper;
 pub mod host;
 pub mod instance;
+pub mod lock;
 pub mod log;
 pub mod netinfo;
 pub mod paths;
@@ -26,6 +28,7 @@ pub mod plane_backend;
 pub mod port_share;
 pub mod privileges;
 pub mod programs;
+pub mod prompts;
 pub mod proxy;
 pub mod random;
 pub mod settings;

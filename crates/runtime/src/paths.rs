@@ -72,6 +72,14 @@ impl Paths {
         self.run.join("server.sock")
     }
 
+    /// Returns the directory of the logs of programs in the background.
+    pub fn log_folder(&self) -> PathBuf {
+        match self.dir {
+            Some(_) => self.config.join("log"),
+            None => "/var/log/adit".into(),
+        }
+    }
+
     /// Formats a command line for advice. `command("server run")` returns `adit server run --dir D`.
     pub fn command(&self, verb: &str) -> String {
         match &self.dir {

@@ -82,7 +82,7 @@ fn check_names_the_stage_that_fails() {
 }
 
 /// Returns the policy routing rules and the routes in all tables of a namespace, for both address families.
-fn routing(ns: &NetNs) -> String {
+pub(crate) fn routing(ns: &NetNs) -> String {
     let words = [
         &["-4", "rule"][..],
         &["-6", "rule"],

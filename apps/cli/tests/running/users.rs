@@ -16,7 +16,7 @@ use crate::world::{ADIT, Server, TestProcess, answers, until};
 const UP: &str = "Initialization Sequence Completed";
 
 /// Creates a server whose users log in.
-fn server(login: &str, options: &str) -> Server {
+pub(crate) fn server(login: &str, options: &str) -> Server {
     if Command::new("openvpn").arg("--version").output().is_err() {
         panic!("openvpn is missing: apt-get install openvpn");
     }
@@ -30,7 +30,7 @@ fn server(login: &str, options: &str) -> Server {
 }
 
 /// Runs a command that reads a password.
-fn with_password(server: &Server, line: &str, password: &str) -> String {
+pub(crate) fn with_password(server: &Server, line: &str, password: &str) -> String {
     let mut command = server.ns.command(ADIT).unwrap();
     command.args(line.split_whitespace()).args(["--password-stdin", "--dir", "vpn"]);
     command.current_dir(&server.dir).stdin(Stdio::piped()).stdout(Stdio::piped());

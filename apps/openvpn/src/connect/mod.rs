@@ -2,6 +2,7 @@
 
 mod check;
 mod ping;
+mod profiles;
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -32,6 +33,8 @@ use adit_runtime::log;
 use adit_runtime::netinfo::local_networks;
 use adit_runtime::privileges::{self, PrivilegeOptions};
 use adit_runtime::say;
+
+pub use profiles::{Change, Profiles};
 
 /// The directory of control sockets.
 const RUN: &str = "/run/adit";

@@ -65,6 +65,19 @@ impl Duty for ConnectDuty {
     }
 }
 
+/// Returns the files and folders that a profile names, and the profile itself.
+///
+/// # Errors
+/// The profile is wrong.
+pub(crate) fn named_files(wanted: &ConnectOptions) -> Result<BTreeSet<PathBuf>, Fault> {
+    let files = FileRecorder { piped: &[], names: None, read: Default::default() };
+    let options = connect::options(wanted, &files)?;
+    let Policy { mut readable, writable, folders, .. } = policy(options, files, PathBuf::new())?;
+    readable.extend(writable);
+    readable.extend(folders.into_keys());
+    Ok(readable)
+}
+
 /// Returns the helper's policy for a configuration.
 fn policy(options: Options, files: FileRecorder<'_>, control: PathBuf) -> Result<Policy, Fault> {
     let policy = Policy {

@@ -3,7 +3,7 @@
 mod ask;
 
 use std::fs;
-use std::io::{self, IsTerminal};
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -30,6 +30,7 @@ use adit_runtime::control::CertificateReport;
 use adit_runtime::expiry;
 use adit_runtime::fault::Fault;
 use adit_runtime::helper::files;
+use adit_runtime::prompts;
 
 /// The maximum size of certificates, keys and lists. It guards against endless files (`/dev/zero`
 /// as a key file).
@@ -310,7 +311,7 @@ fn add_pkcs12(
             .ok_or_else(|| Fault::operator(format!("pkcs12: {origin} is not base64")))?,
     };
     let mut password = common.key_password.take().unwrap_or_default();
-    let may_ask = !matches!(askpass, Some(AskPass::File(_))) && io::stdin().is_terminal();
+    let may_ask = !matches!(askpass, Some(AskPass::File(_))) && prompts::can_answer();
     let mut tries = PASSWORD_TRIES;
     let bundle = loop {
         match pkcs12::open(&bytes, &password) {

@@ -1,15 +1,15 @@
 //! Questions to the party that enters passwords.
 
-use std::io::{self, IsTerminal};
+use std::io;
 use std::sync::Arc;
 
 use adit_engine::auth::Challenge;
-use adit_linux::terminal;
 use adit_openvpn::client::Credentials;
 use adit_openvpn::client::challenge::respond;
 use adit_openvpn::config::{Padding, UserPass};
 use adit_openvpn::tls::KeyHolder;
 use adit_runtime::fault::Fault;
+use adit_runtime::prompts;
 use zeroize::Zeroizing;
 
 use super::credentials_asking;
@@ -72,7 +72,7 @@ pub(crate) trait Ask {
     /// There is no answer.
     fn insert_token(&mut self, token: &str) -> Result<bool, Fault> {
         let question = format!("Please insert {token} token, and enter ok or cancel: ");
-        let answer = terminal::ask(&question).map_err(|e| no_terminal(&question, &e))?;
+        let answer = prompts::ask(&question).map_err(|e| no_terminal(&question, &e))?;
         Ok(answer.trim() == "ok")
     }
 
@@ -87,12 +87,12 @@ pub(crate) trait Ask {
     /// There is no answer.
     fn token_certificate(&mut self) -> Result<String, Fault> {
         let question = "Please specify PKCS#11 id to use: ";
-        terminal::ask(question).map_err(|e| no_terminal(question, &e))
+        prompts::ask(question).map_err(|e| no_terminal(question, &e))
     }
 
     /// Returns the party that enters a PIN while the program runs.
     fn pin_entry(&self) -> Option<Arc<dyn PinEntry>> {
-        io::stdin().is_terminal().then(|| Arc::new(TerminalPin) as Arc<dyn PinEntry>)
+        prompts::can_answer().then(|| Arc::new(TerminalPin) as Arc<dyn PinEntry>)
     }
 
     /// Returns the holder of our key (`management-external-key`).
@@ -125,7 +125,7 @@ pub(crate) struct Terminal;
 
 impl Ask for Terminal {
     fn can_answer(&self) -> bool {
-        io::stdin().is_terminal()
+        prompts::can_answer()
     }
 
     fn key_password(&mut self) -> Result<Zeroizing<String>, Fault> {
@@ -162,7 +162,7 @@ pub(in super::super) fn ask_challenge(challenge: &Challenge) -> Result<Zeroizing
     let shown: String = challenge.text.chars().filter(|c| !c.is_control()).collect();
     let question = format!("CHALLENGE: {shown} ");
     if challenge.echo {
-        let answer = terminal::ask(&question).map_err(|e| no_terminal(&question, &e))?;
+        let answer = prompts::ask(&question).map_err(|e| no_terminal(&question, &e))?;
         return Ok(Zeroizing::new(answer));
     }
     prompt(&question)
@@ -170,11 +170,11 @@ pub(in super::super) fn ask_challenge(challenge: &Challenge) -> Result<Zeroizing
 
 /// Asks for a secret without echo.
 pub(in super::super) fn prompt(question: &str) -> Result<Zeroizing<String>, Fault> {
-    terminal::ask_hidden(question).map_err(|e| no_terminal(question, &e))
+    prompts::ask_hidden(question).map_err(|e| no_terminal(question, &e))
 }
 
 fn prompt_name(question: &str) -> Result<String, Fault> {
-    let name = terminal::ask(question).map_err(|e| no_terminal(question, &e))?;
+    let name = prompts::ask(question).map_err(|e| no_terminal(question, &e))?;
     Ok(name.trim_end().to_owned())
 }
 
