@@ -120,6 +120,12 @@ fn report(report: &StatusReport) -> String {
     if report.problem.is_some() {
         return text;
     }
+    let own = env!("CARGO_PKG_VERSION");
+    if !report.version.is_empty() && report.version != own {
+        let versions =
+            format!("it runs version {}, and this program is {own}: restart it", report.version);
+        text.push_str(&wrapped("  note: ", &versions));
+    }
     let place = match report.role.as_str() {
         "server" => "listens on",
         "bridge" => "joins",

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use adit_linux::file;
 use rustix::fs::FlockOperation;
+use serde::Deserialize;
 use zeroize::Zeroizing;
 
 use crate::PkiError;
@@ -58,6 +59,20 @@ pub(crate) fn read(path: &Path, open: OpenFile) -> Result<Zeroizing<Vec<u8>>, Pk
         return Err(PkiError::Damaged(path.to_owned(), "it is too large".into()));
     }
     Ok(content)
+}
+
+/// Refuses a file whose layout is newer than the version `known`. The rest of such a file may have another form, so this comes first.
+pub(crate) fn check_layout(path: &Path, content: &[u8], known: u32) -> Result<(), PkiError> {
+    #[derive(Deserialize)]
+    struct Layout {
+        version: u32,
+    }
+    match serde_json::from_slice(content) {
+        Ok(Layout { version }) if version > known => {
+            Err(PkiError::Newer(path.to_owned(), version, known))
+        }
+        _ => Ok(()),
+    }
 }
 
 pub(crate) fn read_text(path: &Path, open: OpenFile) -> Result<Zeroizing<String>, PkiError> {

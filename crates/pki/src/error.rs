@@ -14,6 +14,16 @@ pub enum PkiError {
         "{0}: a server was set up here before; remove that directory to start over (every client needs a new profile then)"
     )]
     AlreadyInitialised(PathBuf),
+    /// A store exists, but one of its files is missing.
+    #[error(
+        "{0} is missing, although a server was set up here: restore the whole folder from a backup, or remove it to start over (every client needs a new profile then)"
+    )]
+    Incomplete(PathBuf),
+    /// A later version of this program has written a file in a layout that this one does not know.
+    #[error(
+        "{0}: written by a newer version of adit (layout {1}, and this version knows {2}): run that version again; nothing was changed"
+    )]
+    Newer(PathBuf, u32, u32),
     /// A client's name has a character that is not allowed, or is too long or too short.
     #[error(
         "client name {0:?}: {1}; use 1 to 64 of A-Z a-z 0-9 . _ @ - and begin with a letter or digit"
@@ -73,7 +83,7 @@ pub enum PkiError {
     #[error("{0} users are the most that one server keeps")]
     UsersFull(usize),
     /// A file could not be read or written.
-    #[error("{path}: cannot {action}: {error}{}", hint(error))]
+    #[error("{path}: cannot {action}: {error}{}", hint(action, error))]
     Io {
         /// The file.
         path: PathBuf,
@@ -96,10 +106,15 @@ impl PkiError {
     }
 }
 
-fn hint(error: &std::io::Error) -> &'static str {
+fn hint(action: &str, error: &std::io::Error) -> &'static str {
+    use std::io::ErrorKind;
     match error.kind() {
-        std::io::ErrorKind::PermissionDenied => " (run it as root)",
-        std::io::ErrorKind::StorageFull => " (make room on that file system)",
+        ErrorKind::PermissionDenied => " (run it as root)",
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => " (make room on that file system)",
+        ErrorKind::ReadOnlyFilesystem => " (make that file system writable)",
+        ErrorKind::NotFound if action == "read" => {
+            " (restore the whole folder of the server from a backup)"
+        }
         _ => "",
     }
 }

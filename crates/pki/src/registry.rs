@@ -116,6 +116,7 @@ impl Registry {
     pub(crate) fn read(path: &Path, open: disk::OpenFile) -> Result<Self, PkiError> {
         let damaged = |why: String| PkiError::Damaged(path.to_owned(), why);
         let content = disk::read(path, open)?;
+        disk::check_layout(path, &content, VERSION)?;
         let registry: Self =
             serde_json::from_slice(&content).map_err(|error| damaged(error.to_string()))?;
         if registry.version != VERSION {

@@ -167,6 +167,9 @@ impl Store {
         if Self::exists(dir) {
             return Err(PkiError::AlreadyInitialised(place));
         }
+        if place.exists() {
+            return Err(PkiError::Incomplete(place.join("server.json")));
+        }
         let building = dir.join(".pki.new");
         if building.exists() {
             // A directory without its final name is an unused remnant of an attempt that was killed.
@@ -226,7 +229,11 @@ impl Store {
         match read_info(&place, open) {
             Ok(server) => Ok(Self { dir: place, server, open }),
             Err(PkiError::Io { error, .. }) if error.kind() == std::io::ErrorKind::NotFound => {
-                Err(PkiError::NotInitialised(dir.to_owned()))
+                Err(if place.exists() {
+                    PkiError::Incomplete(place.join("server.json"))
+                } else {
+                    PkiError::NotInitialised(dir.to_owned())
+                })
             }
             Err(error) => Err(error),
         }

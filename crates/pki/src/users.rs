@@ -120,6 +120,7 @@ impl UserFile {
     fn read(path: &Path, open: disk::OpenFile) -> Result<Self, PkiError> {
         match disk::read(path, open) {
             Ok(content) => {
+                disk::check_layout(path, &content, VERSION)?;
                 Self::parse(&content).map_err(|why| PkiError::Damaged(path.to_owned(), why))
             }
             Err(PkiError::Io { error, .. }) if error.kind() == io::ErrorKind::NotFound => {

@@ -89,7 +89,10 @@ pub fn file_fault(doing: &str, path: &Path, error: &io::Error) -> Fault {
     let what = format!("{doing} {}: {error}", path.display());
     Fault::environment(match error.kind() {
         io::ErrorKind::PermissionDenied => format!("{what}; run it as root: sudo adit ..."),
-        io::ErrorKind::StorageFull => format!("{what}; free some space on that file system"),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            format!("{what}; free some space on that file system")
+        }
+        io::ErrorKind::ReadOnlyFilesystem => format!("{what}; make that file system writable"),
         _ => what,
     })
 }

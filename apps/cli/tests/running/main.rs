@@ -1,6 +1,7 @@
 //! Tests of servers, clients and bridges as a user runs them. They are one program, because each test program is linked with all crates.
 
 mod background;
+mod bad_state;
 mod bridge;
 mod client;
 mod demo;

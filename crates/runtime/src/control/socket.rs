@@ -36,6 +36,9 @@ const BACKLOG: i32 = 128;
 /// The time after which a connection without a request is closed.
 const IDLE: Duration = Duration::from_secs(60);
 
+/// The beginning of the answer to a request that cannot be parsed, for example because it is of a newer version.
+const NO_REQUEST: &str = "not a request";
+
 /// The time that a client of the socket waits for its answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -201,7 +204,7 @@ async fn serve(stream: UnixStream, requests: mpsc::Sender<ControlRequest>) -> io
         }
         let response = match serde_json::from_slice::<Request>(&line) {
             Ok(request) => ask(&requests, request).await,
-            Err(e) => Response::Error { message: format!("not a request: {e}") },
+            Err(e) => Response::Error { message: format!("{NO_REQUEST}: {e}") },
         };
         let mut answer = serde_json::to_vec(&response).map_err(io::Error::other)?;
         answer.push(b'\n');
@@ -235,12 +238,33 @@ pub fn request(path: &Path, request: &Request) -> Result<Response, Fault> {
         Fault::environment(format!("{}: {e}: {hint}", path.display()))
     })?;
     let pid = listener_of(&stream);
-    exchange(stream, request, PATIENCE).map_err(|e| {
+    let response = exchange(stream, request, PATIENCE).map_err(|e| {
         Fault::environment(match e.kind() {
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => silent(pid),
+            _ if e.get_ref().is_some_and(|e| e.is::<serde_json::Error>()) => {
+                format!(
+                    "{}: the answer is not of this version: {}",
+                    path.display(),
+                    other_version(pid)
+                )
+            }
             _ => format!("{}: no answer: {e}", path.display()),
         })
+    })?;
+    Ok(match response {
+        Response::Error { message } if message.starts_with(NO_REQUEST) => {
+            let message = format!("{NO_REQUEST} of its version: {}", other_version(pid));
+            Response::Error { message }
+        }
+        response => response,
     })
+}
+
+/// Describes a process that runs another version of this program, with the remedy.
+fn other_version(pid: Option<u32>) -> String {
+    let process = pid.map_or_else(|| "the process".into(), |pid| format!("process {pid}"));
+    let own = env!("CARGO_PKG_VERSION");
+    format!("{process} does not run the version of this program ({own}); restart it")
 }
 
 /// Sends a request and reads the response.
@@ -365,6 +389,32 @@ mod tests {
         assert_eq!(report.trains.sent.into_iter().collect::<Vec<_>>(), [(1, 2)]);
         let deep = "[".repeat(100_000);
         assert!(read_response(deep.as_bytes()).is_err());
+    }
+
+    #[test]
+    fn another_version_at_the_other_end_is_named_with_the_remedy() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let listener = BlockingListener::bind(&path).unwrap();
+        let answer = |line: &'static str| {
+            let listener = listener.try_clone().unwrap();
+            let other = std::thread::spawn(move || {
+                let (mut stream, _) = listener.accept().unwrap();
+                BufReader::new(&stream).read_until(b'\n', &mut Vec::new()).unwrap();
+                stream.write_all(line.as_bytes()).unwrap();
+            });
+            let response = request(&path, &Request::Reload);
+            other.join().unwrap();
+            response
+        };
+        let newer = answer("{\"of-tomorrow\":{}}\n").unwrap_err().to_string();
+        let older = answer("{\"error\":{\"message\":\"not a request: unknown variant\"}}\n");
+        let Ok(Response::Error { message: older }) = older else { panic!("{older:?}") };
+        assert!(older.starts_with(NO_REQUEST));
+        let remedy = format!("process {} does not run the version", std::process::id());
+        for text in [newer, older] {
+            assert!(text.contains(&remedy) && text.contains("restart it"), "{text}");
+        }
     }
 
     #[tokio::test]
