@@ -18,7 +18,8 @@ use clap_complete::Shell;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 pub(crate) use background::{
-    DownProfile, ListProfiles, LogOptions, ProfileLog, ServerStatus, StartServer, UpProfile,
+    AuditOptions, DownProfile, ListProfiles, LogOptions, ProfileLog, ServerStatus, StartServer,
+    UpProfile,
 };
 pub(crate) use clients::{
     Client, ClientAdd, ClientGroup, ClientList, ClientRemotes, ClientRenew, ClientSet, ClientShow,
@@ -295,6 +296,12 @@ Safe to repeat: existing files are kept, and a running server keeps running.")]
     #[command(after_help = "Example:
   sudo adit server enable")]
     Enable(Location),
+
+    /// Show who changed the server, its clients and users, and when
+    #[command(after_help = "Examples:
+  sudo adit server audit
+  sudo adit server audit --json | jq -r '.[].verb'")]
+    Audit(AuditOptions),
 
     /// No longer start the server when the machine starts
     #[command(after_help = "Example:

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod audit;
 mod background;
 #[cfg(feature = "bridge")]
 mod bridge;
@@ -33,9 +34,8 @@ use adit_runtime::fault::Fault;
 use adit_runtime::helper::DutyKind;
 use adit_runtime::log::fault_line;
 use adit_runtime::paths::Paths;
-use clap::Parser;
 
-use args::{Cli, Connect, Location, Switch, Verb};
+use args::{Connect, Location, Switch, Verb};
 
 // musl's own allocator takes a lock for each call.
 #[cfg(target_env = "musl")]
@@ -102,7 +102,10 @@ fn main() -> ExitCode {
         // Do this before anything else, because other users can read the command line until then.
         report_mask(adit_app_postgres::mask_secrets());
     }
-    match run(Cli::parse_from(arguments).verb) {
+    let (cli, act) = audit::parse(arguments);
+    let outcome = run(cli.verb);
+    audit::record(act, outcome.is_ok());
+    match outcome {
         Ok(code) => code,
         Err(fault) => {
             note(&fault_line(&fault.to_string(), io::stderr().is_terminal()));

@@ -40,6 +40,7 @@ pub(crate) fn run(verb: Server) -> Result<ExitCode, Fault> {
         Server::Logs(options) => background::logs(&options),
         Server::Enable(location) => background::set_at_boot(&location, true),
         Server::Disable(location) => background::set_at_boot(&location, false),
+        Server::Audit(options) => crate::audit::show(&options),
         Server::Client(verb) => client(verb),
         Server::User(verb) => crate::users::run(verb),
     }

@@ -91,7 +91,13 @@ fn a_profile_goes_down_the_pipe_or_into_a_private_file() {
     assert!(list.contains("\"laptop\"") && !list.contains("\"other\""), "{list}");
     // No private key is left behind.
     let kept = Command::new("grep").args(["-rl", "laptop", "vpn"]).current_dir(&dir).output();
-    assert_eq!(out(&kept.unwrap()).trim(), "vpn/data/pki/clients.json");
+    let mut kept: Vec<String> = out(&kept.unwrap()).lines().map(str::to_owned).collect();
+    kept.sort();
+    assert_eq!(kept, ["vpn/data/audit.log", "vpn/data/pki/clients.json"]);
+    // The failed command is recorded too.
+    let acts = out(&adit(dir.path(), "server audit --dir vpn --json"));
+    assert!(acts.contains("\"other\"") && acts.contains("\"ok\": false"), "{acts}");
+    assert!(!acts.contains("KEY"), "{acts}");
 }
 
 #[test]

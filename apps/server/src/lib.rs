@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod audit;
 mod authorizer;
 mod client_changes;
 pub mod clients;

@@ -22,6 +22,7 @@ pub mod host;
 pub mod instance;
 pub mod lock;
 pub mod log;
+pub mod log_file;
 pub mod netinfo;
 pub mod paths;
 pub mod plane_backend;

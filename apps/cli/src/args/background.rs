@@ -107,3 +107,18 @@ pub(crate) struct ServerStatus {
     #[command(flatten)]
     pub location: Location,
 }
+
+#[derive(Debug, Args)]
+pub(crate) struct AuditOptions {
+    /// The number of acts to show, the last ones
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 50,
+        value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub lines: u32,
+
+    /// Print a JSON list instead of a table
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub location: Location,
+}

@@ -68,13 +68,12 @@ impl SupervisorEnd {
 
     /// Returns once, when the supervisor has ended. Cancel-safe.
     pub(crate) async fn ended(&mut self) {
-        if let Some(connection) = &self.0 {
+        match &self.0 {
             // Nothing follows the answers, so the connection becomes readable when it is closed.
-            let _ = connection.readable().await;
-            self.0 = None;
-            return;
+            Some(connection) => drop(connection.readable().await),
+            None => std::future::pending().await,
         }
-        std::future::pending().await
+        self.0 = None;
     }
 }
 

@@ -11,7 +11,6 @@
 
 mod backoff;
 mod child;
-mod log_file;
 mod supervisor;
 mod systemd;
 
@@ -32,6 +31,7 @@ use supervisor::{Files, Job, Reply};
 use crate::control::{self, Request, Response, StatusReport};
 use crate::fault::{Fault, file_fault};
 use crate::lock;
+use crate::log_file;
 use crate::paths::Paths;
 use crate::prompts::Answers;
 

@@ -27,11 +27,11 @@ use tokio::process::{Child, ChildStdin};
 
 use super::backoff::{Backoff, Next};
 use super::child::{ANSWERS_LIMIT, SUPERVISED, read_line};
-use super::log_file::LogFile;
 use super::{Manager, Phase, State};
 use crate::clock::unix_time;
 use crate::fault::{Fault, file_fault};
 use crate::lock::{self, Taken};
+use crate::log_file::LogFile;
 use crate::paths::{make_folder, write_whole};
 use crate::prompts::Answers;
 use crate::signals::{Signal, Signals};

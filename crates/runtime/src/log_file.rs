@@ -1,4 +1,4 @@
-//! The log file of a program in the background, of bounded size.
+//! Log files of bounded size.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -16,7 +16,7 @@ const LINE_LIMIT: usize = 1024;
 
 /// A log file that is written to.
 #[derive(Debug)]
-pub(super) struct LogFile {
+pub struct LogFile {
     path: PathBuf,
     file: File,
     size: u64,
@@ -69,7 +69,7 @@ impl LogFile {
     ///
     /// # Errors
     /// It cannot be opened.
-    pub(super) fn open(path: &Path) -> io::Result<Self> {
+    pub fn open(path: &Path) -> io::Result<Self> {
         Self::with_limit(path, SIZE_LIMIT)
     }
 
@@ -80,7 +80,7 @@ impl LogFile {
     }
 
     /// Appends bytes. If the disk is full, they are lost and counted: the program must go on.
-    pub(super) fn write(&mut self, bytes: &[u8]) {
+    pub fn write(&mut self, bytes: &[u8]) {
         self.last.push(bytes);
         if self.lost > 0 {
             let note = format!("[{} bytes of this log could not be written]\n", self.lost);
@@ -93,7 +93,11 @@ impl LogFile {
         }
     }
 
-    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+    /// Appends bytes.
+    ///
+    /// # Errors
+    /// They cannot be written, or not all of them.
+    pub fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.size > 0 && self.size.saturating_add(bytes.len() as u64) > self.limit {
             fs::rename(&self.path, older(&self.path))?;
             self.file = open(&self.path)?;
@@ -105,7 +109,7 @@ impl LogFile {
     }
 
     /// Writes a line of the supervisor itself.
-    pub(super) fn note(&mut self, text: &str) {
+    pub fn note(&mut self, text: &str) {
         let last = std::mem::take(&mut self.last.line);
         let stamp = log::stamp(crate::clock::unix_time().0);
         self.write(format!("{stamp} supervisor: {text}\n").as_bytes());
@@ -113,12 +117,12 @@ impl LogFile {
     }
 
     /// Returns the last line that the program has written.
-    pub(super) fn last_line(&self) -> &str {
+    pub fn last_line(&self) -> &str {
         &self.last.line
     }
 
     /// Forgets the last line, because the program is started again.
-    pub(super) fn forget_last(&mut self) {
+    pub fn forget_last(&mut self) {
         self.last = LastLine::default();
     }
 }
@@ -127,7 +131,7 @@ impl LogFile {
 ///
 /// # Errors
 /// There is no log, or it cannot be read or copied.
-pub(super) fn print(
+pub fn print(
     path: &Path,
     lines: usize,
     follows: bool,
@@ -159,7 +163,10 @@ pub(super) fn print(
         line.push(b'\n');
         write(&line)?;
     }
-    while follows {
+    if !follows {
+        return Ok(());
+    }
+    loop {
         let mut more = Vec::new();
         file.read_to_end(&mut more)?;
         if !more.is_empty() {
@@ -180,7 +187,6 @@ pub(super) fn print(
         }
         pause();
     }
-    Ok(())
 }
 
 #[cfg(test)]
