@@ -28,7 +28,7 @@ mod tests;
 mod window;
 
 pub use datagram::{DATAGRAM_OVERHEAD, Datagram};
-pub use stream::{STREAM_OVERHEAD, Stream};
+pub use stream::{Received, STREAM_OVERHEAD, Stream};
 pub use window::{ReplayWindow, WindowSize};
 
 /// The label of the sessions in which invitations are accepted.

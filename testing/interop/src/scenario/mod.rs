@@ -33,6 +33,7 @@ mod sizes;
 mod stalled;
 mod streams;
 mod tap;
+mod tinc;
 mod tokens;
 mod type_of_service;
 mod variables;
@@ -346,6 +347,9 @@ pub fn all(adit: &Program, openvpn: &Program) -> Vec<Test> {
     }
     for (name, scenario) in postgres::scenarios() {
         tests.push(test(format!("postgres/{name}"), adit, adit, *scenario));
+    }
+    for (name, scenario) in tinc::SCENARIOS {
+        tests.push(test(format!("tinc/{name}"), adit, adit, *scenario));
     }
     for (name, scenario) in faults::SCENARIOS {
         tests.push(test(format!("fault/{name}"), adit, adit, *scenario));
