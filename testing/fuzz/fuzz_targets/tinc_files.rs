@@ -1,0 +1,39 @@
+//! Fuzzes the files of tinc that others write: configuration files, host files, keys, invitations and their URLs. What a joining node
+//! takes from an invitation, it can read again.
+#![cfg_attr(fuzzing, no_main)]
+
+use adit_tinc::config::{ConfigOption, Entries, HostConfig, ServerConfig};
+use adit_tinc::invitation::{Accepted, Url};
+use adit_tinc::keys::{PrivateKey, PublicKey};
+
+#[cfg(fuzzing)]
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| run(bytes));
+
+pub fn run(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let mut entries = Entries::default();
+    if entries.add_file("tinc.conf", text).is_ok() {
+        let _ = entries.name(|_| Some(text.to_owned()), text);
+        if let Ok((config, warnings)) = ServerConfig::read(&entries) {
+            assert!(config.strict_subnets || !config.tunnel_server);
+            assert!(warnings.len() <= entries.iter().count());
+        }
+    }
+    let _ = HostConfig::read(Entries::default(), "hosts/alice", text);
+    let _ = text.parse::<ConfigOption>();
+    if let Ok(key) = PrivateKey::from_file(text) {
+        assert_eq!(PrivateKey::from_file(&key.to_file()).unwrap().public(), key.public());
+    }
+    let _ = PublicKey::from_file(text);
+    if let Ok(url) = text.trim().parse::<Url>() {
+        assert_eq!(url.to_string().parse(), Ok(url));
+    }
+    if let Ok(accepted) = Accepted::read(text) {
+        for (name, file) in &accepted.hosts {
+            assert_ne!(*name, accepted.name);
+            let mut entries = Entries::default();
+            let _ = entries.add_file(name.as_str(), file);
+            assert!(entries.iter().all(|entry| !entry.name.eq_ignore_ascii_case("Proxy")));
+        }
+    }
+}
