@@ -14,7 +14,7 @@ needed=(
 needed_by_root=(
     iperf3:iperf3 nft:nftables ip:iproute2 ping:iputils-ping tcpdump:tcpdump ethtool:ethtool unshare:util-linux
     tinyproxy:tinyproxy-bin microsocks:microsocks danted:dante-server tshark:tshark tincd:tinc wg:wireguard-tools
-    wireguard-go:wireguard-go miniupnpd:miniupnpd-nftables rpmbuild:rpm crun:crun
+    wireguard-go:wireguard-go miniupnpd:miniupnpd-nftables rpmbuild:rpm crun:crun curl:curl
 )
 mode=${1:-check}
 export PATH="$PATH:/usr/sbin:/sbin"

@@ -1,6 +1,7 @@
 //! The command line as a clap definition, from which help, completions and man pages are generated.
 
 mod background;
+mod backup;
 mod clients;
 mod users;
 
@@ -21,9 +22,10 @@ pub(crate) use background::{
     AuditOptions, DownProfile, ListProfiles, LogOptions, ProfileLog, ServerStatus, StartServer,
     UpProfile,
 };
+pub(crate) use backup::{Backup, Restore};
 pub(crate) use clients::{
     Client, ClientAdd, ClientGroup, ClientList, ClientRemotes, ClientRenew, ClientSet, ClientShow,
-    OrNone,
+    Link, OrNone,
 };
 pub(crate) use users::{User, UserAdd, UserBind, UserGroup, UserPassword, UserProfile, UserTotp};
 
@@ -323,6 +325,19 @@ Safe to repeat: existing files are kept, and a running server keeps running.")]
   sudo adit server user add alice --totp"
     )]
     User(User),
+
+    /// Write the whole state of the server into one file, sealed under a passphrase
+    #[command(after_help = "Examples:
+  sudo adit server backup vpn.backup
+  sudo adit server backup - --passphrase-file phrase | ssh host 'cat > vpn'
+
+The server may keep running.")]
+    Backup(Backup),
+
+    /// Restore the state of a server from a backup, completely or not at all
+    #[command(after_help = "Example:
+  sudo adit server restore vpn.backup")]
+    Restore(Restore),
 }
 
 /// Parses a network with its prefix length. Since users often forget the length, the error explains it.

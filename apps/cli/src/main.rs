@@ -5,6 +5,7 @@
 mod args;
 mod audit;
 mod background;
+mod backup;
 #[cfg(feature = "bridge")]
 mod bridge;
 mod client_terms;
@@ -18,6 +19,7 @@ mod man;
 mod mesh;
 #[cfg(feature = "postgres")]
 mod postgres;
+mod profile_link;
 mod server;
 mod status;
 mod text;

@@ -19,7 +19,7 @@ use crate::args::{
 };
 use crate::background::server as background;
 use crate::text::{bytes, date, date_from_now, row, span, table, table_of_names, wrapped};
-use crate::{client_terms, doctor, paths, print, print_json};
+use crate::{client_terms, doctor, paths, print, print_json, profile_link};
 
 pub(crate) fn run(verb: Server) -> Result<ExitCode, Fault> {
     match verb {
@@ -43,6 +43,8 @@ pub(crate) fn run(verb: Server) -> Result<ExitCode, Fault> {
         Server::Audit(options) => crate::audit::show(&options),
         Server::Client(verb) => client(verb),
         Server::User(verb) => crate::users::run(verb),
+        Server::Backup(options) => crate::backup::back_up(&options),
+        Server::Restore(options) => crate::backup::restore(&options),
     }
 }
 
@@ -317,7 +319,8 @@ fn serving(ready: &ReadyReport, [status, start]: &[String; 2]) {
 fn add(options: ClientAdd) -> Result<ExitCode, Fault> {
     let paths = paths(&options.location)?;
     clients::check_new(&paths, &options.name)?;
-    let target = target(options.output, &options.name)?;
+    let link = profile_link::open(&paths, &options.link)?;
+    let target = link.is_none().then(|| target(options.output, &options.name)).transpose()?;
     let wanted = ClientRequest {
         days: options.days,
         password: ask_password(options.password)?,
@@ -327,13 +330,18 @@ fn add(options: ClientAdd) -> Result<ExitCode, Fault> {
         name: options.name,
     };
     let kept = wanted.keep_profile;
-    deliver(&clients::add(&paths, &wanted)?, target, kept)
+    let issued = clients::add(&paths, &wanted)?;
+    match link {
+        Some(link) => profile_link::hand_out(&paths, link, &issued, options.link.qr),
+        None => deliver(&issued, target.flatten(), kept),
+    }
 }
 
 fn renew(options: ClientRenew) -> Result<ExitCode, Fault> {
     let paths = paths(&options.location)?;
     clients::show(&paths, &options.name)?;
-    let target = target(options.output, &options.name)?;
+    let link = profile_link::open(&paths, &options.link)?;
+    let target = link.is_none().then(|| target(options.output, &options.name)).transpose()?;
     let wanted = ClientRequest {
         days: options.days,
         password: ask_password(options.password)?,
@@ -344,8 +352,11 @@ fn renew(options: ClientRenew) -> Result<ExitCode, Fault> {
     if ended > 0 {
         crate::note("its session with the old certificate ended\n");
     }
+    if let Some(link) = link {
+        return profile_link::hand_out(&paths, link, &issued, options.link.qr);
+    }
     let kept = clients::show(&paths, issued.client.name.as_str())?.profile_kept;
-    deliver(&issued, target, kept)
+    deliver(&issued, target.flatten(), kept)
 }
 
 /// Returns the file to write, or `None` for stdout. It is called before a certificate is issued.

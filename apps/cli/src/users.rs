@@ -190,7 +190,7 @@ fn page(enrolment: &Enrolment) -> String {
 
 /// Draws a QR code with half blocks, two modules per character. The colours are explicit, because readers do not accept an
 /// inverted code, and a terminal may be light or dark.
-fn qr(text: &str) -> Result<Zeroizing<String>, Fault> {
+pub(crate) fn qr(text: &str) -> Result<Zeroizing<String>, Fault> {
     let code = QrCode::with_error_correction_level(text, EcLevel::L)
         .map_err(|error| Fault::ours(format!("cannot draw a QR code: {error}")))?;
     let drawn = Zeroizing::new(code.render::<Dense1x2>().quiet_zone(true).build());

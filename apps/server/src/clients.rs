@@ -12,6 +12,7 @@ use adit_pki::{
 use serde::Serialize;
 use zeroize::Zeroizing;
 
+use super::backup;
 pub use super::client_changes::{delete, note_on_networks, profile, rename, set};
 use super::init::{pki_fault, remote};
 use super::settings::{Login, Settings};
@@ -61,6 +62,7 @@ pub struct ClientOverview {
 /// # Errors
 /// Fails if there is no store, or it cannot be read.
 pub(super) fn open_store(paths: &Paths) -> Result<Store, Fault> {
+    backup::check_complete(paths)?;
     Store::open_by(&paths.data, files::open).map_err(|error| match error {
         PkiError::NotInitialised(_) => Fault::operator(format!(
             "there is no server in {}; create it with: {}",

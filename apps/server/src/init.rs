@@ -10,6 +10,7 @@ use adit_openvpn::keys::ServerKey;
 use adit_pki::{ClientName, Endpoint, InitOptions, PkiError, Proto, Remote, Store};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
+use super::backup;
 use super::doctor;
 use super::settings::{
     Listen, Login, Nat, Reach, Settings, checked_filter, checked_host, checked_network,
@@ -69,6 +70,7 @@ pub struct InitOutcome {
 /// # Errors
 /// Fails if an option is invalid or contradicts an existing `server.toml`, or a directory is not writable.
 pub fn init(paths: &Paths, choices: &NewServer, dry_run: bool) -> Result<InitOutcome, Fault> {
+    backup::check_complete(paths)?;
     let path = paths.settings_file();
     let mut notes = Vec::new();
     let new_settings = !path.exists();

@@ -6,6 +6,7 @@
 
 pub mod audit;
 mod authorizer;
+pub mod backup;
 mod client_changes;
 pub mod clients;
 pub mod demo;
@@ -22,6 +23,7 @@ mod oidc_settings;
 pub mod pam;
 mod privileges;
 mod processes;
+pub mod profile_link;
 mod saved_map;
 mod selftest;
 mod serve;

@@ -35,6 +35,12 @@ pub struct ClientChange {
 }
 
 impl Store {
+    /// Calls a function while no other process changes the store.
+    pub fn locked<T>(&self, call: impl FnOnce() -> T) -> Result<T, PkiError> {
+        let _lock = self.lock()?;
+        Ok(call())
+    }
+
     /// Changes the settings of a client.
     ///
     /// # Errors

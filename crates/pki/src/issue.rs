@@ -7,7 +7,7 @@ use pkcs8::{LineEnding, PrivateKeyInfo, pkcs5::pbes2};
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, DistinguishedName,
     DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose,
-    PKCS_ECDSA_P256_SHA256, RevocationReason, RevokedCertParams, SerialNumber,
+    PKCS_ECDSA_P256_SHA256, RevocationReason, RevokedCertParams, SanType, SerialNumber,
 };
 use time::OffsetDateTime;
 use zeroize::Zeroizing;
@@ -106,6 +106,25 @@ pub(crate) fn authority(name: &str, days: u32, now: SystemTime) -> Result<Certif
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(failed)?;
     let cert = params.self_signed(&key).map_err(failed)?.pem();
     Ok(CertifiedKey { cert, key: Zeroizing::new(key.serialize_pem()), serial, expires })
+}
+
+/// Creates a certificate for a web server with this name or address, signed by its own key. Returns both in PEM.
+pub fn web_certificate(
+    host: &str,
+    days: u32,
+    now: SystemTime,
+) -> Result<(String, Zeroizing<String>), PkiError> {
+    let (mut params, ..) = params(host, days, now)?;
+    params.is_ca = IsCa::ExplicitNoCa;
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    params.subject_alt_names = vec![match host.parse() {
+        Ok(address) => SanType::IpAddress(address),
+        Err(_) => SanType::DnsName(host.try_into().map_err(failed)?),
+    }];
+    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(failed)?;
+    let cert = params.self_signed(&key).map_err(failed)?.pem();
+    Ok((cert, Zeroizing::new(key.serialize_pem())))
 }
 
 /// A certificate authority that can sign.

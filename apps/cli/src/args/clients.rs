@@ -1,6 +1,6 @@
 //! `adit server client`.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -17,7 +17,7 @@ pub(crate) enum Client {
     /// Add a client and write its profile, for any OpenVPN program
     #[command(after_help = "Examples:
   sudo adit server client add laptop              writes laptop.ovpn, mode 0600
-  sudo adit server client add phone | qrencode -t ansiutf8
+  sudo adit server client add phone --qr          hands it out by a QR code
 
 The private key is only in the profile, unless --keep-profile is given. Hand the
 profile over, then delete it.")]
@@ -41,7 +41,8 @@ profile over, then delete it.")]
 
     /// Give a client a new certificate and profile, which replace the old ones
     #[command(after_help = "Example:
-  sudo adit server client renew laptop --days 365")]
+  sudo adit server client renew laptop --days 365
+  sudo adit server client renew phone --qr")]
     Renew(ClientRenew),
 
     /// Change a client's addresses, note, networks, quota or rate, with immediate effect
@@ -123,7 +124,35 @@ pub(crate) struct ClientAdd {
     pub output: Option<PathBuf>,
 
     #[command(flatten)]
+    pub link: Link,
+
+    #[command(flatten)]
     pub location: Location,
+}
+
+/// The options of a link that hands out a profile once.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "A link instead of a file")]
+pub(crate) struct Link {
+    /// Hand the profile out once, over https, within ten minutes; then end
+    #[arg(long, conflicts_with = "output")]
+    pub link: bool,
+
+    /// The same, with the link as a QR code for OpenVPN Connect
+    #[arg(long, conflicts_with = "output")]
+    pub qr: bool,
+
+    /// The address and port of the link [default: port 8443 of every address]
+    #[arg(long, value_name = "ADDR:PORT", conflicts_with = "output")]
+    pub listen: Option<SocketAddr>,
+
+    /// The link's certificate chain in PEM [default: one that only its fingerprint identifies]
+    #[arg(long, value_name = "FILE", requires = "key", value_hint = ValueHint::FilePath)]
+    pub cert: Option<PathBuf>,
+
+    /// The key of this certificate in PEM
+    #[arg(long, value_name = "FILE", requires = "cert", value_hint = ValueHint::FilePath)]
+    pub key: Option<PathBuf>,
 }
 
 /// A value, or `none`, which removes the former one.
@@ -230,6 +259,9 @@ pub(crate) struct ClientRenew {
     /// The file for the profile; - for stdout [default: NAME.ovpn on a terminal, else stdout]
     #[arg(long, short, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub output: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub link: Link,
 
     #[command(flatten)]
     pub location: Location,

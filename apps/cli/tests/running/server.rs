@@ -341,6 +341,69 @@ fn a_client_changes_and_ends_while_others_stay_connected() {
     }
 }
 
+/// A client with a profile from before the backup connects to the restored server, with the same address.
+#[test]
+fn a_restored_server_takes_its_old_clients() {
+    adit_testbed::needs_root!();
+    let mut server = Server::new("");
+    let mut running = server.run();
+    let ns = server.client("laptop", "");
+    let _client = server.connect(&ns, "laptop");
+    server.await_connected(&["laptop"]);
+    fs::write(server.dir.path().join("phrase"), "correct horse battery\n").unwrap();
+    let (made, said) = server.adit("server backup vpn.backup --passphrase-file phrase");
+    assert!(made && said.contains("1 client and 0 users"), "{said}");
+    let (restored, said) = server.adit("server restore vpn.backup --passphrase-file phrase");
+    assert!(!restored && said.contains("the server is running"), "{said}");
+    assert_eq!(running.end(), Some(0));
+    fs::remove_dir_all(server.dir.path().join("vpn")).unwrap();
+    fs::write(server.dir.path().join("wrong"), "battery horse correct\n").unwrap();
+    let (restored, said) = server.adit("server restore vpn.backup --passphrase-file wrong");
+    assert!(!restored && said.contains("the passphrase is wrong"), "{said}");
+    let (restored, said) = server.adit("server restore vpn.backup --passphrase-file phrase");
+    assert!(restored && said.contains("restored: 1 client and 0 users"), "{said}");
+    let _running = server.run();
+    server.await_connected(&["laptop"]);
+    until("the client's address answers", || answers(&server.ns, "10.73.0.2"));
+}
+
+/// curl fetches the profile through the link once; a wrong link, and the right one afterwards, get nothing.
+#[test]
+fn a_link_hands_out_a_profile_once() {
+    adit_testbed::needs_root!();
+    let server = Server::new("");
+    address(&server.ns, "lo", "192.0.2.1/32");
+    let arguments = ["server", "client", "add", "phone", "--qr", "--dir", "vpn"];
+    let mut adding = world::start(&server.ns, &arguments, server.dir.path(), "add.log");
+    until("the link is there", || adding.log().contains("waiting 10 min"));
+    let log = adding.log();
+    let mut lines = log.lines().map(str::trim);
+    let link = lines.find(|line| line.starts_with("https://192.0.2.1:8443/")).unwrap();
+    assert!(log.contains(&format!("openvpn://import-profile/{link}")), "{log}");
+    let curl = |arguments: &[&str], link: &str| {
+        let mut curl = server.ns.command("curl").unwrap();
+        curl.args(["-sk", "--max-time", "20"]).args(arguments).arg(link);
+        let output = curl.output().expect("curl is missing: apt-get install curl");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let status = ["-o", "/dev/null", "-w", "%{http_code}"];
+    assert_eq!(curl(&status, &format!("{link}x")), "404");
+    assert_eq!(curl(&status, "https://192.0.2.1:8443/"), "404");
+    let head = curl(&["-I"], link);
+    assert!(head.starts_with("HTTP/1.1 200") && head.contains("x-openvpn-profile"), "{head}");
+    let profile = curl(&[], link);
+    assert!(profile.contains("<key>") && profile.contains("remote 192.0.2.1 1194"), "{profile}");
+    // Nothing listens any more.
+    until("the command ends", || adding.child.try_wait().unwrap().is_some());
+    assert!(adding.child.wait().unwrap().success());
+    assert_eq!(curl(&status, link), "000");
+    let log = adding.log();
+    assert!(log.contains("was fetched from 192.0.2.1"), "{log}");
+    assert!(log.contains("requests with a wrong link: 2"), "{log}");
+    let (_, said) = server.adit("server client list");
+    assert!(said.contains("phone"), "{said}");
+}
+
 #[test]
 fn a_client_that_crashed_comes_back_to_its_fixed_address() {
     adit_testbed::needs_root!();
