@@ -684,6 +684,42 @@ mod tests {
         }
     }
 
+    /// Splits a command line at spaces outside of double quotes, up to a comment, pipe or redirection.
+    fn shell_words(line: &str) -> Vec<String> {
+        let (mut words, mut quoted) = (vec![String::new()], false);
+        for c in line.chars() {
+            match c {
+                '"' => quoted = !quoted,
+                '#' | '|' | '>' if !quoted => break,
+                ' ' if !quoted => words.push(String::new()),
+                c => words.last_mut().unwrap().push(c),
+            }
+        }
+        words.retain(|word| !word.is_empty());
+        words
+    }
+
+    #[test]
+    fn the_commands_of_the_guides_are_valid() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guides");
+        let mut commands = 0;
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let text = std::fs::read_to_string(&path).unwrap();
+            for line in text.lines().filter_map(|line| line.trim().strip_prefix("$ ")) {
+                let line = line.strip_prefix("sudo ").unwrap_or(line);
+                // `adit openvpn` parses its own arguments.
+                if !line.starts_with("adit ") || line.starts_with("adit openvpn") {
+                    continue;
+                }
+                commands += 1;
+                let parsed = Cli::try_parse_from(shell_words(line));
+                assert!(parsed.is_ok(), "{}: {line}: {:?}", path.display(), parsed.err());
+            }
+        }
+        assert!(commands >= 40, "{commands} commands");
+    }
+
     #[test]
     fn examples_and_notes_fit_a_terminal() {
         fn walk(command: &clap::Command) {

@@ -14,9 +14,9 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Returns the Markdown files for readers, in the root, `docs` and `testing/fuzz`.
+/// Returns the Markdown files for readers, in the root, `docs` with its guides, and `testing/fuzz`.
 fn documents() -> Vec<PathBuf> {
-    let folders = ["", "docs", "testing/fuzz"].map(|folder| root().join(folder));
+    let folders = ["", "docs", "docs/guides", "testing/fuzz"].map(|folder| root().join(folder));
     let files = folders.iter().flat_map(|folder| fs::read_dir(folder).unwrap());
     let mut files: Vec<PathBuf> = files.map(|entry| entry.unwrap().path()).collect();
     files.retain(|path| path.extension().is_some_and(|end| end == "md"));
