@@ -11,7 +11,7 @@
 //! Entry points for fuzzing, none of which may panic on any input: [`ethernet::Ethernet::parse`], [`ip::Ip::parse`],
 //! [`transport::Tcp::parse`], [`transport::Udp::parse`], [`transport::Icmp::parse`], [`mss::clamp`],
 //! [`neighbour::claimed`], [`neighbour::wanted`], [`split::Segments::new`] followed by `next` to the end,
-//! [`merge::Merger::push`], [`too_big::answer`].
+//! [`merge::Merger::push`], [`too_big::answer`], [`vlan::remove`], [`vlan::Tagged::new`].
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -36,6 +36,7 @@ pub mod neighbour;
 pub mod split;
 pub mod too_big;
 pub mod transport;
+pub mod vlan;
 mod vnet;
 
 #[cfg(test)]
