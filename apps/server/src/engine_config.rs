@@ -193,6 +193,7 @@ pub(super) fn config(
             ..ClientChecks::default()
         },
         compress_migrate: false,
+        vlans: None,
     })
 }
 

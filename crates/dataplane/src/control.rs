@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use adit_engine::command::{Counters, Float, Keepalive, KeySlot, PeerSpec};
-use adit_engine::{Command, DataFormat, Instant, Link, Notice, PeerId, SocketId};
+use adit_engine::{Command, DataFormat, Instant, Link, Notice, PeerId, SocketId, Vlans};
 use adit_linux::poll::{EventFd, Poller};
 use adit_linux::tcp::TcpStream;
 use adit_linux::tun::{TunDevice, TunQueue};
@@ -17,7 +17,7 @@ use arc_swap::ArcSwapOption;
 use ipnet::IpNet;
 
 use crate::egress::Arena;
-use crate::ethernet::{MacTotals, SourceGuard, StationQuestions, Switch};
+use crate::ethernet::{MacTotals, SourceGuard, StationId, StationQuestions, Switch};
 use crate::filter_hook::FilterConfig;
 use crate::format::Format;
 use crate::key::Key;
@@ -218,7 +218,8 @@ impl<F: Format> Plane<F> {
     pub fn apply(&self, command: Command<F::Types>) {
         let Shared { tables, upcalls, stats, clock, .. } = &*self.shared;
         match command {
-            Command::AddPeer(id, spec) if id.0 <= MAX_PEER_ID => {
+            Command::AddPeer(id, mut spec) if id.0 <= MAX_PEER_ID => {
+                spec.vlan = self.shared.vlans().map(|vlans| spec.vlan.unwrap_or(vlans.native));
                 if self.shared.relay.is_client(id) {
                     self.shared.has_clients.store(true, Ordering::Relaxed);
                 }
@@ -304,7 +305,9 @@ impl<F: Format> Plane<F> {
             }
             Command::AllowStation(id, mac, allowed) => {
                 if let Some(switch) = &self.shared.ethernet {
-                    switch.answer(Mac(mac), id, allowed, clock(), || {
+                    let vlan = tables.peers.load().get(id).and_then(|peer| peer.vlan);
+                    let station = StationId::new(vlan, Mac(mac));
+                    switch.answer(station, id, allowed, clock(), || {
                         tables.peers.load().get(id).is_some()
                             && switch.is_open(&tables.routes.load(), id)
                     });
@@ -460,6 +463,15 @@ impl<F: Format> Plane<F> {
         if let Some(switch) = &self.shared.ethernet {
             // A second call changes nothing.
             let _ = switch.questions.set(StationQuestions::default());
+        }
+    }
+
+    /// With a TAP device: sorts frames into VLANs. Must precede the first peer. A peer without a VLAN of its own has the
+    /// native one. Peers send and get frames without a tag, or with a priority tag.
+    pub fn sort_into_vlans(&self, vlans: Vlans) {
+        if let Some(switch) = &self.shared.ethernet {
+            // A second call changes nothing.
+            let _ = switch.vlans.set(vlans);
         }
     }
 

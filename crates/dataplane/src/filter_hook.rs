@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use adit_engine::{Instant, PeerId};
+use adit_engine::{Instant, PeerId, VlanId};
 use adit_filter::firewall::{Burst, Firewall, FrameContext, FrameVerdict, Peers, Worker};
 use adit_filter::packet::Layer;
 use adit_filter::{IfName, Nanos};
@@ -69,8 +69,8 @@ pub(crate) struct FilterHook {
 /// Packets outside the buffers of the burst.
 #[derive(Debug, Default)]
 pub(crate) struct Injected {
-    /// Replies, each sent to the owner of its destination.
-    pub replies: Vec<Vec<u8>>,
+    /// Replies, each sent to the owner of its destination in this VLAN.
+    pub replies: Vec<(Option<VlanId>, Vec<u8>)>,
     /// Fragments for peers.
     pub fragments: Vec<(PeerId, Vec<u8>)>,
 }
@@ -123,30 +123,35 @@ pub(crate) struct FilterBurst<'g> {
 }
 
 impl FilterBurst<'_> {
-    /// Evaluates a packet or super-packet. If `explicit`, only a rule can accept it, not a policy.
+    /// Evaluates a packet or super-packet of a VLAN. If `explicit`, only a rule can accept it, not a policy.
     #[inline]
     pub(crate) fn evaluate(
         &mut self,
-        direction: Direction,
+        (direction, vlan): (Direction, Option<VlanId>),
         vnet: &VnetHeader,
         packet: &[u8],
         explicit: bool,
         stats: &Stats,
     ) -> HookVerdict {
-        let place = self.context(direction, vnet);
+        let place = self.context(direction, vlan, vnet);
         let verdict = if !explicit {
             self.burst.evaluate(packet, &place)
         } else {
             self.burst.evaluate_explicit(packet, &place)
         };
-        conclude(verdict, self.injected, stats, 1)
+        conclude(verdict, self.injected, vlan, stats, 1)
     }
 
     /// Evaluates a packet or super-packet that is to be written to the device.
     #[inline]
-    pub(crate) fn evaluate_write(&mut self, write: &Write<'_, '_>, stats: &Stats) -> HookVerdict {
+    pub(crate) fn evaluate_write(
+        &mut self,
+        write: &Write<'_, '_>,
+        vlan: Option<VlanId>,
+        stats: &Stats,
+    ) -> HookVerdict {
         let vnet = VnetHeader::decode(write.vnet());
-        let place = self.context(Direction::ToDevice(PeerId(write.origin())), &vnet);
+        let place = self.context(Direction::ToDevice(PeerId(write.origin())), vlan, &vnet);
         let verdict = match write.packets().next() {
             Some(packet) if write.count() == 1 => self.burst.evaluate(packet, &place),
             Some(_) => {
@@ -155,10 +160,15 @@ impl FilterBurst<'_> {
             }
             None => FrameVerdict::Pass,
         };
-        conclude(verdict, self.injected, stats, write.count())
+        conclude(verdict, self.injected, vlan, stats, write.count())
     }
 
-    fn context(&self, direction: Direction, vnet: &VnetHeader) -> FrameContext {
+    fn context(
+        &self,
+        direction: Direction,
+        vlan: Option<VlanId>,
+        vnet: &VnetHeader,
+    ) -> FrameContext {
         let (device, host) = self.names;
         let (iif, oif, zone_bits, from, to) = match direction {
             Direction::ToDevice(from) => (device, host, 0, Some(from), None),
@@ -168,7 +178,8 @@ impl FilterBurst<'_> {
         // Peer ids have 24 bits.
         let zone = zone_bits << 30 | from.map_or(0, |peer| peer.0);
         let peers = Peers { from: from.map(|peer| peer.0), to: to.map(|peer| peer.0) };
-        FrameContext { layer: self.layer, vlan: None, vnet: *vnet, iif, oif, peers, zone }
+        let vlan = vlan.map(VlanId::get);
+        FrameContext { layer: self.layer, vlan, vnet: *vnet, iif, oif, peers, zone }
     }
 }
 
@@ -209,12 +220,13 @@ impl Scratch {
 fn conclude(
     verdict: FrameVerdict<'_>,
     injected: &mut Injected,
+    vlan: Option<VlanId>,
     stats: &Stats,
     count: usize,
 ) -> HookVerdict {
     match verdict {
         FrameVerdict::Pass => HookVerdict::Pass,
-        other => refused(other, injected, stats, count),
+        other => refused(other, injected, vlan, stats, count),
     }
 }
 
@@ -222,6 +234,7 @@ fn conclude(
 fn refused(
     verdict: FrameVerdict<'_>,
     injected: &mut Injected,
+    vlan: Option<VlanId>,
     stats: &Stats,
     count: usize,
 ) -> HookVerdict {
@@ -231,7 +244,7 @@ fn refused(
         FrameVerdict::Drop => {}
         FrameVerdict::Reply(answer) => {
             if injected.replies.len() < MAX_INJECTED {
-                injected.replies.push(answer.to_vec());
+                injected.replies.push((vlan, answer.to_vec()));
             }
         }
         FrameVerdict::Release(assembled) => {
@@ -247,13 +260,14 @@ fn refused(
 pub(crate) fn evaluate_relayed(
     filter_burst: &mut FilterBurst<'_>,
     packets: &mut Vec<Relayed<'_>>,
+    vlan_of: impl Fn(PeerId) -> Option<VlanId>,
     explicit: bool,
     stats: &Stats,
 ) {
     let plain = VnetHeader::default();
     packets.retain(|&Relayed { from, to, packet }| {
         match filter_burst.evaluate(
-            Direction::PeerToPeer(from, Some(to)),
+            (Direction::PeerToPeer(from, Some(to)), vlan_of(from)),
             &plain,
             packet,
             explicit,
@@ -281,13 +295,14 @@ pub(crate) fn evaluate_relayed(
 pub(crate) fn evaluate_floods(
     filter_burst: &mut FilterBurst<'_>,
     frames: &mut Vec<(PeerId, &[u8])>,
+    vlan_of: impl Fn(PeerId) -> Option<VlanId>,
     explicit: bool,
     stats: &Stats,
 ) {
     let plain = VnetHeader::default();
     frames.retain(|(from, frame)| {
         match filter_burst.evaluate(
-            Direction::PeerToPeer(*from, None),
+            (Direction::PeerToPeer(*from, None), vlan_of(*from)),
             &plain,
             frame,
             explicit,

@@ -13,6 +13,7 @@ use adit_wire::ip::Ip;
 use adit_wire::merge::Merger;
 use adit_wire::mss;
 
+use crate::ethernet::StationId;
 use crate::filter_hook::Relayed;
 use crate::format::{Format, Header, InBand, Kind, Opener as _, Origin, Rejected};
 use crate::key::Key;
@@ -61,7 +62,7 @@ pub(crate) struct LazyState<'a> {
     /// The station that sent the last frame, and the peer that it is behind.
     sender: Option<(PeerId, Mac)>,
     /// The station looked up last, and the peer that it is behind, if known.
-    receiver: Option<(Mac, Option<PeerId>)>,
+    receiver: Option<(StationId, Option<PeerId>)>,
     /// Peers that requested the sizes of datagrams received here, once each.
     pub size_requests: Vec<PeerId>,
     /// Sealed packets that are relayed to other peers.

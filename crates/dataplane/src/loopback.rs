@@ -6,7 +6,7 @@ use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use adit_engine::{Instant, Link, PeerId};
+use adit_engine::{Instant, Link, PeerId, VlanId};
 use adit_wire::VnetHeader;
 use adit_wire::ip::Ip;
 use adit_wire::merge::{Merger, Write};
@@ -14,7 +14,7 @@ use adit_wire::split::Segments;
 
 use crate::control::Plane;
 use crate::egress::{Arena, PacketShape, SealProgress};
-use crate::ethernet::{EgressFrame, channel, outward};
+use crate::ethernet::{EgressFrame, channel, outward, take_vlan};
 use crate::filter_hook::{self, Direction, FilterConfig, FilterHook, HookVerdict, Relayed};
 use crate::format::Format;
 use crate::ingress::Ingress;
@@ -23,6 +23,7 @@ use crate::relay::Relay;
 use crate::shared::Shared;
 use crate::stats::{DropReason, Offloads};
 use crate::stream::{Rx, StreamEnd};
+use crate::tables::PeerTable;
 use crate::upcall::Upcalls;
 
 /// The maximum number of packets that one call of [`LoopbackPlane::open`] can reassemble.
@@ -43,6 +44,8 @@ pub struct LoopbackPlane<F: Format> {
 pub enum LoopbackOutput<'d, 'a> {
     /// The packet would be written to the TUN device.
     Tun(&'d Write<'d, 'a>),
+    /// The frame would be written to the TAP device with this VLAN's tag.
+    Tagged(VlanId, &'d Write<'d, 'a>),
     /// The packet would be relayed to this peer.
     Peer(PeerId, &'a [u8]),
     /// Sealed packets, of this length except the last, that would be relayed to this peer.
@@ -108,6 +111,9 @@ impl<F: Format> LoopbackPlane<F> {
             .as_mut()
             .map(|filter_hook| mem::take(&mut filter_hook.injected.replies))
             .unwrap_or_default()
+            .into_iter()
+            .map(|(_, answer)| answer)
+            .collect()
     }
 
     /// Returns the plane, for commands, counters and totals. Commands that send find no socket.
@@ -164,7 +170,7 @@ impl<F: Format> LoopbackPlane<F> {
         packet: &[u8],
         send: &mut impl FnMut(&[u8], usize),
     ) -> Option<Result<(), DropReason>> {
-        let mut pieces = match self.evaluate(Some(peer.first), vnet, packet) {
+        let mut pieces = match self.evaluate((Some(peer.first), None), vnet, packet) {
             HookVerdict::Pass => return None,
             HookVerdict::Consumed => return Some(Ok(())),
             HookVerdict::Fragments(pieces) => pieces,
@@ -177,27 +183,41 @@ impl<F: Format> LoopbackPlane<F> {
     }
 
     /// Evaluates a packet of the device.
-    fn evaluate(&mut self, to: Option<PeerId>, vnet: &VnetHeader, packet: &[u8]) -> HookVerdict {
+    fn evaluate(
+        &mut self,
+        (to, vlan): (Option<PeerId>, Option<VlanId>),
+        vnet: &VnetHeader,
+        packet: &[u8],
+    ) -> HookVerdict {
         let Some(filter_hook) = &mut self.filter_hook else { return HookVerdict::Pass };
         let mut filter_burst = filter_hook.burst((self.shared.clock)());
-        filter_burst.evaluate(Direction::FromDevice(to), vnet, packet, false, &self.shared.stats)
+        let course = (Direction::FromDevice(to), vlan);
+        filter_burst.evaluate(course, vnet, packet, false, &self.shared.stats)
     }
 
     #[cold]
     fn try_seal_frame(
         &mut self,
         vnet: &VnetHeader,
-        frame: &[u8],
+        frame: &mut [u8],
         send: &mut impl FnMut(&[u8], usize),
     ) -> Result<(), DropReason> {
         let shared = Arc::clone(&self.shared);
         let Some(switch) = &shared.ethernet else { return Ok(()) };
         let peers = shared.tables.peers.load();
-        let EgressFrame { peer, l2 } = outward(switch, shared.client, &peers, frame, &mut None)?;
-        if !matches!(
-            self.evaluate(peer.as_ref().map(|peer| peer.id), vnet, frame),
-            HookVerdict::Pass
-        ) {
+        let mut vnet = *vnet;
+        let (vlan, len) = match switch.vlans.get() {
+            None => (None, frame.len()),
+            Some(vlans) => {
+                let (vlan, len) = take_vlan(vlans, &mut vnet, frame)?;
+                (Some(vlan), len)
+            }
+        };
+        let frame = frame.get(..len).unwrap_or(&[]);
+        let EgressFrame { peer, l2 } =
+            outward(switch, shared.client, &peers, (frame, vlan), &mut None)?;
+        let to = peer.as_ref().map(|peer| peer.id);
+        if !matches!(self.evaluate((to, vlan), &vnet, frame), HookVerdict::Pass) {
             return Ok(());
         }
         let routes = shared.tables.routes.load();
@@ -205,12 +225,12 @@ impl<F: Format> LoopbackPlane<F> {
             Some(peer) => vec![channel(&peers, peer, frame.get(l2..).unwrap_or(&[]))],
             None => {
                 shared.report_wanted(&routes, frame);
-                switch.receivers(&peers, &routes).cloned().collect()
+                switch.receivers(&peers, &routes, vlan).cloned().collect()
             }
         };
         to.iter().try_for_each(|peer| {
             let mut copy = frame.to_vec();
-            let segments = Segments::behind(vnet, &mut copy, l2);
+            let segments = Segments::behind(&vnet, &mut copy, l2);
             self.seal_for(peer, segments.map_err(|_| DropReason::TunMalformed)?, send)
         })
     }
@@ -319,13 +339,21 @@ impl<F: Format> LoopbackPlane<F> {
             Ingress::new(shared, &peers, &routes, (shared.clock)(), merger, Vec::new());
         let fed = feed(&mut ingress);
         let Ingress { merger, mut relays, mut lazy, .. } = ingress;
+        let mut written = |write: &Write<'_, '_>| {
+            let vlan = shared.vlan_of(&peers, PeerId(write.origin()));
+            match shared.device_tag(vlan) {
+                None => deliver(LoopbackOutput::Tun(write)),
+                Some(tag) => deliver(LoopbackOutput::Tagged(tag, write)),
+            }
+        };
         match &mut self.filter_hook {
-            None => merger.writes().for_each(|write| deliver(LoopbackOutput::Tun(&write))),
+            None => merger.writes().for_each(|write| written(&write)),
             Some(filter_hook) => {
                 let floods = lazy.as_mut().map(|lazy| &mut lazy.floods);
-                let passes = evaluate_received(filter_hook, shared, &merger, &mut relays, floods);
+                let tables = (&**shared, &**peers);
+                let passes = evaluate_received(filter_hook, tables, &merger, &mut relays, floods);
                 let passing = merger.writes().zip(passes).filter(|(_, passes)| *passes);
-                passing.for_each(|(write, _)| deliver(LoopbackOutput::Tun(&write)));
+                passing.for_each(|(write, _)| written(&write));
             }
         }
         relays.into_iter().for_each(|one| deliver(LoopbackOutput::Peer(one.to, one.packet)));
@@ -333,7 +361,8 @@ impl<F: Format> LoopbackPlane<F> {
             deliver(LoopbackOutput::Sealed(train.to, train.segment, train.packets));
         }
         for (sender, frame) in lazy.as_deref().map_or(&[][..], |lazy| &lazy.floods) {
-            let others = peers.ends().filter(|peer| peer.id != *sender);
+            let vlan = shared.vlan_of(&peers, *sender);
+            let others = peers.ends().filter(|peer| peer.id != *sender && peer.vlan == vlan);
             others.for_each(|peer| deliver(LoopbackOutput::Peer(peer.id, frame)));
         }
         self.merger = merger.recycle(true, true);
@@ -346,21 +375,24 @@ impl<F: Format> LoopbackPlane<F> {
 #[cold]
 fn evaluate_received<'a, F: Format>(
     filter_hook: &mut FilterHook,
-    shared: &Shared<F>,
+    (shared, peers): (&Shared<F>, &PeerTable<F>),
     merger: &Merger<'a>,
     relays: &mut Vec<Relayed<'a>>,
     floods: Option<&mut Vec<(PeerId, &'a [u8])>>,
 ) -> Vec<bool> {
     let mut filter_burst = filter_hook.burst((shared.clock)());
     // Fragments pass once their packet is complete: the last one represents all of them here.
+    let vlan_of = |peer| shared.vlan_of(peers, peer);
     let passes = merger.writes().map(|write| {
-        !matches!(filter_burst.evaluate_write(&write, &shared.stats), HookVerdict::Consumed)
+        let vlan = vlan_of(PeerId(write.origin()));
+        let verdict = filter_burst.evaluate_write(&write, vlan, &shared.stats);
+        !matches!(verdict, HookVerdict::Consumed)
     });
     let passes = passes.collect();
     let explicit = shared.relay.needs_rule();
-    filter_hook::evaluate_relayed(&mut filter_burst, relays, explicit, &shared.stats);
+    filter_hook::evaluate_relayed(&mut filter_burst, relays, vlan_of, explicit, &shared.stats);
     if let Some(floods) = floods {
-        filter_hook::evaluate_floods(&mut filter_burst, floods, explicit, &shared.stats);
+        filter_hook::evaluate_floods(&mut filter_burst, floods, vlan_of, explicit, &shared.stats);
     }
     passes
 }

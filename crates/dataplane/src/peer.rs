@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use adit_engine::command::{Counters, KeySlot, PeerSpec, Traffic};
-use adit_engine::{Instant, Link, PeerId, Rate, TokenBucket};
+use adit_engine::{Instant, Link, PeerId, Rate, TokenBucket, VlanId};
 use arc_swap::ArcSwap;
 
 use crate::format::Format;
@@ -21,6 +21,8 @@ pub(crate) struct Peer<F: Format> {
     /// The first channel to the same remote end, whose routes and address apply to all channels: this peer itself, unless it is a further
     /// channel.
     pub first: PeerId,
+    /// The VLAN of its frames. Every peer has one if the plane sorts frames into VLANs, and none has one otherwise.
+    pub vlan: Option<VlanId>,
     pub settings: ArcSwap<PeerSpec<F::Types>>,
     pub keys: ArcSwap<Keys<F>>,
     /// A number unique among all peers of the process: [`Tx::owner`].
@@ -156,6 +158,7 @@ impl<F: Format> Peer<F> {
         Self {
             id,
             first: spec.channel_of.unwrap_or(id),
+            vlan: spec.vlan,
             owner,
             settings: ArcSwap::from_pointee(spec),
             keys: ArcSwap::default(),

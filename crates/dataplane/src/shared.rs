@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 
 use adit_engine::command::PeerSpec;
-use adit_engine::{Instant, Link, Notice};
+use adit_engine::{Instant, Link, Notice, PeerId, VlanId, Vlans};
 use adit_linux::poll::{EventFd, Poller};
 use adit_wire::ethernet::Ethernet;
 use adit_wire::neighbour;
 use arc_swap::ArcSwapOption;
 
 use crate::egress::{Arena, PacketShape};
-use crate::ethernet::Switch;
+use crate::ethernet::{OnDevice, Switch};
 use crate::filter_hook::{FilterConfig, FilterHook};
 use crate::format::Format;
 use crate::key::Key;
@@ -23,7 +23,7 @@ use crate::relay::Relay;
 use crate::routes::Routes;
 use crate::sockets::find_socket;
 use crate::stats::{DropReason, Stats};
-use crate::tables::Tables;
+use crate::tables::{PeerTable, Tables};
 use crate::unrouted::Unrouted;
 use crate::upcall::UpcallSender;
 
@@ -105,6 +105,25 @@ impl<F: Format> Shared<F> {
             Relay::Direct | Relay::Deny => true,
             Relay::Clients(_) => self.has_clients.load(Ordering::Relaxed),
         }
+    }
+
+    /// Returns how frames are sorted into VLANs, if they are.
+    #[inline]
+    pub(crate) fn vlans(&self) -> Option<&Vlans> {
+        self.ethernet.as_ref()?.vlans.get()
+    }
+
+    /// Returns the VLAN of a peer's frames.
+    #[inline]
+    pub(crate) fn vlan_of(&self, peers: &PeerTable<F>, peer: PeerId) -> Option<VlanId> {
+        self.vlans()?;
+        peers.get(peer)?.vlan
+    }
+
+    /// Returns the tag with which the device carries frames of a VLAN, if it has one.
+    #[inline]
+    pub(crate) fn device_tag(&self, vlan: Option<VlanId>) -> Option<VlanId> {
+        OnDevice::of(self.vlans()?, vlan?).tag()
     }
 
     /// Returns the reason to drop a packet without a route from the device, and reports its destination.

@@ -71,6 +71,8 @@ drop_reasons! {
     MacsFull = "macs-full",
     /// A frame of a station that the control plane has not allowed (`learn-address`).
     MacNotAllowed = "mac-not-allowed",
+    /// A frame with a VLAN tag from a peer, or a frame that the device may not carry (`vlan-accept`).
+    WrongVlan = "wrong-vlan",
     /// A frame for a station behind the peer that sent it.
     SamePeer = "same-peer",
     /// More flooded frames than the rate limit allows.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use ipnet::{IpNet, Ipv6Net};
 use zeroize::Zeroizing;
 
+use crate::VlanId;
 use crate::command::PeerRates;
 
 /// Identifies a request, so that its response can be matched to it.
@@ -193,6 +194,8 @@ pub struct Station {
     pub session: u64,
     /// Its MAC address.
     pub mac: [u8; 6],
+    /// The VLAN of the peer's frames.
+    pub vlan: Option<VlanId>,
 }
 
 /// A client's request for its user name and password.
@@ -340,6 +343,8 @@ pub struct ClientParams {
     pub session_timeout: Option<Duration>,
     /// The groups that contain it in packet filters (`@group:NAME`).
     pub groups: Vec<String>,
+    /// `vlan-pvid`: the VLAN of its frames, in place of the server's.
+    pub vlan: Option<VlanId>,
     /// The names and the limits of its session, if it has particular ones.
     pub session: Option<Box<SessionParams>>,
     /// Warnings about settings for this peer that have no effect.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use crate::{Link, Rate};
+use crate::{Link, Rate, VlanId};
 
 /// A peer of the data plane: one session, or one channel of it. If the protocol has a 24-bit peer-id, the peer writes this number into the
 /// packets that it sends to this end.
@@ -105,6 +105,8 @@ pub struct PeerSpec<F: DataFormat> {
     /// If this peer is a further channel to a remote end: the end's first channel. All channels share the first one's routes and address,
     /// and each flow takes one of them. At most [`MAX_CHANNELS`] in all.
     pub channel_of: Option<PeerId>,
+    /// The VLAN of its frames, if the plane sorts frames into VLANs.
+    pub vlan: Option<VlanId>,
 }
 
 impl<F: DataFormat> PeerSpec<F> {
@@ -120,6 +122,7 @@ impl<F: DataFormat> PeerSpec<F> {
             rates: PeerRates::default(),
             replay_window: 64,
             channel_of: None,
+            vlan: None,
         }
     }
 }

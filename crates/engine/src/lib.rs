@@ -16,6 +16,7 @@ mod peer_addresses;
 mod random;
 mod time;
 mod token_bucket;
+mod vlan;
 
 pub use address_quota::AddressQuota;
 pub use auth::{CertificateFacts, Identity, MAX_GROUPS, is_group_name};
@@ -27,6 +28,7 @@ pub use peer_addresses::PeerAddresses;
 pub use random::{Random, Seed};
 pub use time::{Instant, UnixTime};
 pub use token_bucket::{Rate, TokenBucket};
+pub use vlan::{VlanAccept, VlanId, Vlans};
 
 /// One protocol, client or server, without I/O.
 pub trait Engine {

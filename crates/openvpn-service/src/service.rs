@@ -152,6 +152,9 @@ impl Service {
             if ask {
                 plane.ask_about_stations();
             }
+            if let Some(vlans) = options.engine.vlans {
+                plane.sort_into_vlans(vlans);
+            }
             if options.socket.copies_tos {
                 plane.copy_tos();
             }

@@ -47,6 +47,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         authorize: false,
         checks: Default::default(),
         compress_migrate: false,
+        vlans: None,
     };
     let engine = ServerEngine::new(config, seed()?, now(began), UnixTime(unix))?;
     let mut server = Driver::new("server", engine, began)?;

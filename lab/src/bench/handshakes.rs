@@ -206,6 +206,7 @@ fn server_config(settings: Settings, tls: ServerTls) -> Result<ServerConfig> {
         authorize: false,
         checks: Default::default(),
         compress_migrate: false,
+        vlans: None,
     })
 }
 

@@ -1,5 +1,6 @@
 //! Fuzzes frames from both ends. The first byte selects the meaning of the rest: the inside of an authentic packet of a
-//! peer, of a switch that guards addresses or not, or the output of a TAP device with its header.
+//! peer, of a switch that guards addresses, sorts frames into VLANs or does neither, or the output of a TAP device with
+//! its header.
 #![cfg_attr(fuzzing, no_main)]
 
 use std::net::SocketAddr;
@@ -7,13 +8,15 @@ use std::net::SocketAddr;
 use adit_crypto::aead::SealKey;
 use adit_crypto::{Cipher, DirectionKey};
 use adit_dataplane::Relay;
+use adit_dataplane::loopback::LoopbackOutput;
 use adit_engine::command::{InnerMtu, KeySlot};
-use adit_engine::{Instant, Link, PeerId};
+use adit_engine::{Instant, Link, PeerId, VlanId, Vlans};
 use adit_openvpn::data_format::{Command, DataKey, KeyLimits, PacketLayout, PeerSpec, Protection};
 use adit_openvpn_data::LoopbackPlane;
 use adit_wire::VnetHeader;
 use adit_wire::ethernet::{Ethernet, MAX_HEADER_LEN};
 use adit_wire::split::Segments;
+use adit_wire::vlan::Tagged;
 
 #[cfg(fuzzing)]
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| run(bytes));
@@ -25,9 +28,11 @@ pub fn run(bytes: &[u8]) {
     let Some((&choice, rest)) = bytes.split_first() else { return };
     let relay = RELAYS[usize::from(choice >> 4) % RELAYS.len()];
     match choice & 0x0f {
-        0 => inside(relay, false, rest),
-        2 => inside(relay, true, rest),
-        _ => handed_out(relay, rest),
+        0 => inside(relay, false, false, rest),
+        2 => inside(relay, true, false, rest),
+        4 => inside(relay, false, true, rest),
+        6 => handed_out(relay, true, rest),
+        _ => handed_out(relay, false, rest),
     }
 }
 
@@ -40,13 +45,17 @@ fn half() -> DirectionKey {
     DirectionKey { cipher: [3; 64], hmac: [5; 64] }
 }
 
-fn end(relay: Relay, client: bool) -> LoopbackPlane {
+fn end(relay: Relay, client: bool, vlans: bool) -> LoopbackPlane {
     let (end, _upcalls) = LoopbackPlane::ethernet(relay, client, || Instant::from_nanos(1))
         .expect("an end in memory");
+    if vlans {
+        end.plane().sort_into_vlans(Vlans::default());
+    }
     for peer in PEERS {
         let spec = PeerSpec {
             layout: PacketLayout { wire_id: Some(peer.0), ..PacketLayout::default() },
             mtu: InnerMtu { mss4: 1400, mss6: 1380, ..InnerMtu::default() },
+            vlan: VlanId::new(peer.0 as u16),
             ..PeerSpec::plain(link(peer))
         };
         let key = DataKey {
@@ -66,7 +75,7 @@ fn end(relay: Relay, client: bool) -> LoopbackPlane {
 
 /// Receives a malicious peer's frames, two at a time, so that merging is exercised; then another peer's, so that the
 /// address look-up is exercised too.
-fn inside(relay: Relay, guards: bool, bytes: &[u8]) {
+fn inside(relay: Relay, guards: bool, vlans: bool, bytes: &[u8]) {
     let Some((&len, rest)) = bytes.split_first() else { return };
     let (first, second) = rest.split_at(usize::from(len).min(rest.len()));
     if let Some(header) = Ethernet::parse(first) {
@@ -74,7 +83,7 @@ fn inside(relay: Relay, guards: bool, bytes: &[u8]) {
         assert!(header.ip(first).is_none_or(|at| at == header.header_len));
     }
     let seal = SealKey::new(Cipher::Aes128Gcm, &half()).expect("a key");
-    let mut end = end(relay, false);
+    let mut end = end(relay, false, vlans);
     if guards {
         let network = "10.8.0.0/24".parse().expect("a network");
         end.plane().guard_sources(vec![network]);
@@ -89,21 +98,28 @@ fn inside(relay: Relay, guards: bool, bytes: &[u8]) {
         packet.extend_from_slice(&tag);
         packet.extend_from_slice(&text);
         let segment = packet.len();
-        end.open(&link(peer), segment, &mut packet, |_| {});
+        end.open(&link(peer), segment, &mut packet, |what| {
+            if let LoopbackOutput::Tagged(vlan, write) = what {
+                assert_eq!(u32::from(vlan.get()), peer.0);
+                let header = write.packets().next().unwrap_or_default();
+                assert!(Tagged::new(&VnetHeader::default(), header, vlan.get()).is_some());
+            }
+        });
     }
     let known = end.plane().mac_totals().expect("a switch").known;
-    assert!(known <= 2, "no more stations than frames named");
+    let most = if vlans { 3 } else { 2 };
+    assert!(known <= most, "no more stations than frames named");
 }
 
 /// Sends the output of a TAP device, with its header. The frame is split like its packet, and everything that is sent
 /// can be opened at the other end.
-fn handed_out(relay: Relay, bytes: &[u8]) {
+fn handed_out(relay: Relay, vlans: bool, bytes: &[u8]) {
     let Some((vnet, frame)) = bytes.split_first_chunk() else { return };
     let vnet = VnetHeader::decode(vnet);
     cut_like_its_packet(&vnet, frame);
-    let mut far = end(relay, true);
+    let mut far = end(relay, true, false);
     let mut trains = Vec::new();
-    let mut near = end(relay, false);
+    let mut near = end(relay, false, vlans);
     near.plane().report_unrouted();
     near.seal(&vnet, &mut frame.to_vec(), |train, segment| {
         trains.push((train.to_vec(), segment));

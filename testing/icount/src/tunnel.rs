@@ -115,6 +115,7 @@ fn introduce(plane: &Plane, link: Link, cipher: Cipher, first: bool) {
         rates: PeerRates::default(),
         replay_window: REPLAY_WINDOW,
         channel_of: None,
+        vlan: None,
     };
     let protection = Protection::Aead(cipher);
     let key = DataKey { key_id: 0, protection, seal, open, limits: KeyLimits::default() };

@@ -88,6 +88,7 @@ pub(crate) fn server_config(
             ..ClientChecks::default()
         },
         compress_migrate: server.compress_migrate,
+        vlans: server.vlans,
     }
 }
 

@@ -1,7 +1,9 @@
 //! Limits on flooded frames. One frame becomes as many datagrams as there are peers, and a peer that may send one may
 //! send many.
 
-use adit_engine::Rate;
+use std::ops::Range;
+
+use adit_engine::{Rate, VlanId};
 
 /// The number of copies per second that all peers together, or the device, may cause: a fraction of what one core seals
 /// and sends.
@@ -17,37 +19,62 @@ const MAX_KEPT: usize = 128 << 10;
 #[derive(Debug, Default)]
 pub(crate) struct Floods {
     bytes: Vec<u8>,
-    /// The end of each frame.
-    ends: Vec<usize>,
+    frames: Vec<Frame>,
+}
+
+/// A frame that is kept.
+#[derive(Debug)]
+struct Frame {
+    at: Range<usize>,
+    vlan: Option<VlanId>,
+}
+
+/// Consecutive frames of one VLAN.
+#[derive(Copy, Clone)]
+pub(crate) struct FloodRun<'f> {
+    bytes: &'f [u8],
+    frames: &'f [Frame],
+}
+
+impl<'f> FloodRun<'f> {
+    pub(crate) fn vlan(&self) -> Option<VlanId> {
+        self.frames.first()?.vlan
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.frames.len()
+    }
+
+    pub(crate) fn iter(self) -> impl Iterator<Item = &'f [u8]> {
+        self.frames.iter().filter_map(move |frame| self.bytes.get(frame.at.clone()))
+    }
 }
 
 impl Floods {
-    /// Keeps one frame; returns `false` if there is no room.
-    pub(crate) fn add(&mut self, frame: &[u8]) -> bool {
+    /// Keeps one frame of a VLAN; returns `false` if there is no room.
+    pub(crate) fn add(&mut self, frame: &[u8], vlan: Option<VlanId>) -> bool {
         if self.bytes.len().saturating_add(frame.len()) > MAX_KEPT {
             return false;
         }
+        let start = self.bytes.len();
         self.bytes.extend_from_slice(frame);
-        self.ends.push(self.bytes.len());
+        self.frames.push(Frame { at: start..self.bytes.len(), vlan });
         true
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.ends.is_empty()
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.ends.len()
+        self.frames.is_empty()
     }
 
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
-        self.ends.clear();
+        self.frames.clear();
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &[u8]> {
-        let starts = std::iter::once(&0).chain(&self.ends);
-        starts.zip(&self.ends).filter_map(|(start, end)| self.bytes.get(*start..*end))
+    /// Returns the frames in order, those of one VLAN together.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = FloodRun<'_>> {
+        let runs = self.frames.chunk_by(|a, b| a.vlan == b.vlan);
+        runs.map(|frames| FloodRun { bytes: &self.bytes, frames })
     }
 }
 
@@ -59,12 +86,25 @@ mod tests {
     fn frames_come_back_as_they_were_kept_up_to_the_bound() {
         let mut floods = Floods::default();
         let frames = [vec![1; 42], vec![2; 60_000], vec![], vec![3; 1514]];
-        assert!(frames.iter().all(|frame| floods.add(frame)));
-        assert!(!floods.add(&[4; MAX_KEPT - 60_000]));
-        assert!(floods.add(&[5]), "what is shorter may still fit");
-        let got: Vec<&[u8]> = floods.iter().collect();
+        assert!(frames.iter().all(|frame| floods.add(frame, None)));
+        assert!(!floods.add(&[4; MAX_KEPT - 60_000], None));
+        assert!(floods.add(&[5], None), "what is shorter may still fit");
+        let got: Vec<&[u8]> = floods.runs().flat_map(FloodRun::iter).collect();
         assert_eq!(got, [&frames[0][..], &frames[1], &frames[2], &frames[3], &[5]]);
         floods.clear();
-        assert!(floods.is_empty() && floods.iter().next().is_none());
+        assert!(floods.is_empty() && floods.runs().next().is_none());
+    }
+
+    #[test]
+    fn frames_are_divided_where_the_vlan_changes() {
+        let mut floods = Floods::default();
+        for (byte, vlan) in [(1, 7), (2, 7), (3, 9), (4, 7)] {
+            floods.add(&[byte], VlanId::new(vlan));
+        }
+        let runs = floods.runs().map(|run| {
+            (run.vlan().map(VlanId::get), run.len(), run.iter().flatten().copied().collect())
+        });
+        let expected = [(Some(7), 2, vec![1, 2]), (Some(9), 1, vec![3]), (Some(7), 1, vec![4])];
+        assert_eq!(runs.collect::<Vec<_>>(), expected);
     }
 }

@@ -1,11 +1,11 @@
-//! The table of stations. It maps each to the peer in front of it.
+//! The table of stations. It maps each, in its VLAN, to the peer in front of it.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
-use adit_engine::{Instant, PeerId};
+use adit_engine::{Instant, PeerId, VlanId};
 use adit_wire::ethernet::Mac;
 
 use crate::stats::DropReason;
@@ -20,6 +20,22 @@ const IDLE: Duration = Duration::from_secs(300);
 /// made-up addresses already causes a lookup per frame; it must not also cause the table to be locked and searched each
 /// time.
 const SEARCH_EVERY: Duration = Duration::from_secs(1);
+
+/// A station in its VLAN. The same address in another VLAN is another station.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct StationId(u64);
+
+impl StationId {
+    pub(crate) fn new(vlan: Option<VlanId>, Mac([a, b, c, d, e, f]): Mac) -> Self {
+        let [high, low] = vlan.map_or(0, VlanId::get).to_be_bytes();
+        Self(u64::from_be_bytes([high, low, a, b, c, d, e, f]))
+    }
+
+    pub(crate) fn mac(self) -> Mac {
+        let [_, _, a, b, c, d, e, f] = self.0.to_be_bytes();
+        Mac([a, b, c, d, e, f])
+    }
+}
 
 /// The table of stations. It is read once per flow and burst, and written when a station is new or has moved.
 #[derive(Debug)]
@@ -38,7 +54,7 @@ pub(crate) struct Macs {
 
 #[derive(Debug, Default)]
 struct Stations {
-    by_mac: HashMap<Mac, Station>,
+    by_id: HashMap<StationId, Station>,
     /// The stations of each peer.
     owned: HashMap<PeerId, PeerMacs>,
     searched: Option<Instant>,
@@ -46,7 +62,7 @@ struct Stations {
 
 #[derive(Debug, Default)]
 struct PeerMacs {
-    macs: Vec<Mac>,
+    stations: Vec<StationId>,
     /// The time when a search among them last found nothing to remove.
     searched: Option<Instant>,
 }
@@ -98,17 +114,17 @@ impl Macs {
     }
 
     /// Returns the peer that a station is behind.
-    pub(crate) fn owner(&self, mac: Mac) -> Option<PeerId> {
-        if mac.is_group() {
+    pub(crate) fn owner(&self, id: StationId) -> Option<PeerId> {
+        if id.mac().is_group() {
             return None;
         }
-        self.read().by_mac.get(&mac).map(|station| station.peer)
+        self.read().by_id.get(&id).map(|station| station.peer)
     }
 
     /// Records that a peer has sent a frame from its station. Returns false if the station is not behind this peer.
-    pub(crate) fn heard(&self, mac: Mac, peer: PeerId, now: Instant) -> bool {
+    pub(crate) fn heard(&self, id: StationId, peer: PeerId, now: Instant) -> bool {
         let stations = self.read();
-        let station = stations.by_mac.get(&mac).filter(|station| station.peer == peer);
+        let station = stations.by_id.get(&id).filter(|station| station.peer == peer);
         station.inspect(|station| station.heard.store(now.as_nanos(), Relaxed)).is_some()
     }
 
@@ -122,81 +138,81 @@ impl Macs {
     /// the peer from this table.
     pub(crate) fn claim(
         &self,
-        mac: Mac,
+        id: StationId,
         peer: PeerId,
         now: Instant,
         alive: impl Fn() -> bool,
     ) -> Result<(), DropReason> {
         let stations = self.read();
-        if let Some(station) = stations.by_mac.get(&mac)
+        if let Some(station) = stations.by_id.get(&id)
             && station.peer == peer
         {
             station.heard.store(now.as_nanos(), Relaxed);
             return Ok(());
         }
-        if self.is_full(&stations, mac, peer, now) {
+        if self.is_full(&stations, id, peer, now) {
             return Err(DropReason::MacsFull);
         }
         drop(stations);
-        if !self.is_permitted(mac) {
+        if !self.is_permitted(id.mac()) {
             return Err(DropReason::SourceSpoofed);
         }
         let mut stations = self.write();
         if !alive() {
             return Err(DropReason::UnknownPeer);
         }
-        self.make_room(&mut stations, mac, peer, now)?;
+        self.make_room(&mut stations, id, peer, now)?;
         let heard = AtomicU64::new(now.as_nanos());
-        match stations.by_mac.insert(mac, Station { peer, heard }) {
+        match stations.by_id.insert(id, Station { peer, heard }) {
             Some(former) if former.peer == peer => return Ok(()),
             Some(former) => {
-                stations.remove_owner(mac, former.peer);
+                stations.remove_owner(id, former.peer);
                 self.moved.fetch_add(1, Relaxed);
             }
             None => {
                 self.learnt.fetch_add(1, Relaxed);
             }
         }
-        stations.owned.entry(peer).or_default().macs.push(mac);
+        stations.owned.entry(peer).or_default().stations.push(id);
         Ok(())
     }
 
     /// Returns whether a recent search found no room for this station.
-    fn is_full(&self, stations: &Stations, mac: Mac, peer: PeerId, now: Instant) -> bool {
+    fn is_full(&self, stations: &Stations, id: StationId, peer: PeerId, now: Instant) -> bool {
         let recent = |at: Option<Instant>| at.is_some_and(|at| now.since(at) < SEARCH_EVERY);
         let owned = stations.owned.get(&peer);
         owned.is_some_and(|owned| {
-            owned.macs.len() >= self.per_peer.load(Relaxed) && recent(owned.searched)
-        }) || stations.is_full_for(mac) && recent(stations.searched)
+            owned.stations.len() >= self.per_peer.load(Relaxed) && recent(owned.searched)
+        }) || stations.is_full_for(id) && recent(stations.searched)
     }
 
     fn make_room(
         &self,
         stations: &mut Stations,
-        mac: Mac,
+        id: StationId,
         peer: PeerId,
         now: Instant,
     ) -> Result<(), DropReason> {
         // Another worker may have searched while this one waited for the lock.
-        if self.is_full(stations, mac, peer, now) {
+        if self.is_full(stations, id, peer, now) {
             return Err(DropReason::MacsFull);
         }
         let idle = |station: &Station| since(station, now) >= IDLE.as_nanos() as u64;
-        let Stations { by_mac, owned, .. } = stations;
+        let Stations { by_id, owned, .. } = stations;
         if let Some(owned) = owned.get_mut(&peer)
-            && owned.macs.len() >= self.per_peer.load(Relaxed)
+            && owned.stations.len() >= self.per_peer.load(Relaxed)
         {
-            let silent = owned.macs.iter().find(|mac| by_mac.get(mac).is_some_and(idle)).copied();
+            let silent = owned.stations.iter().find(|id| by_id.get(id).is_some_and(idle)).copied();
             let Some(silent) = silent else {
                 owned.searched = Some(now);
                 return Err(DropReason::MacsFull);
             };
             stations.forget(silent);
         }
-        if stations.is_full_for(mac) {
+        if stations.is_full_for(id) {
             stations.searched = Some(now);
             stations.forget_if(|_, station| idle(station));
-            if stations.is_full_for(mac) {
+            if stations.is_full_for(id) {
                 return Err(DropReason::MacsFull);
             }
         }
@@ -206,8 +222,8 @@ impl Macs {
     /// Forgets the stations behind a peer.
     pub(crate) fn remove(&self, peer: PeerId) {
         let mut stations = self.write();
-        for mac in stations.owned.remove(&peer).unwrap_or_default().macs {
-            stations.by_mac.remove(&mac);
+        for id in stations.owned.remove(&peer).unwrap_or_default().stations {
+            stations.by_id.remove(&id);
         }
     }
 
@@ -227,10 +243,10 @@ impl Macs {
             return Some(Instant::from_nanos(due));
         }
         let mut gone = Vec::new();
-        self.write().forget_if(|mac, station| {
+        self.write().forget_if(|id, station| {
             let silent = since(station, now) >= age;
             if silent {
-                gone.push((station.peer, mac));
+                gone.push((station.peer, id.mac()));
             }
             silent
         });
@@ -242,7 +258,7 @@ impl Macs {
 
     pub(crate) fn totals(&self) -> MacTotals {
         MacTotals {
-            known: self.read().by_mac.len() as u64,
+            known: self.read().by_id.len() as u64,
             learnt: self.learnt.load(Relaxed),
             moved: self.moved.load(Relaxed),
         }
@@ -262,31 +278,31 @@ fn since(station: &Station, now: Instant) -> u64 {
 }
 
 impl Stations {
-    fn is_full_for(&self, mac: Mac) -> bool {
-        self.by_mac.len() >= MAX_MACS && !self.by_mac.contains_key(&mac)
+    fn is_full_for(&self, id: StationId) -> bool {
+        self.by_id.len() >= MAX_MACS && !self.by_id.contains_key(&id)
     }
 
-    fn remove_owner(&mut self, mac: Mac, peer: PeerId) {
+    fn remove_owner(&mut self, id: StationId, peer: PeerId) {
         if let Some(owned) = self.owned.get_mut(&peer) {
-            owned.macs.retain(|other| *other != mac);
-            if owned.macs.is_empty() {
+            owned.stations.retain(|other| *other != id);
+            if owned.stations.is_empty() {
                 self.owned.remove(&peer);
             }
         }
     }
 
-    fn forget(&mut self, mac: Mac) {
-        if let Some(station) = self.by_mac.remove(&mac) {
-            self.remove_owner(mac, station.peer);
+    fn forget(&mut self, id: StationId) {
+        if let Some(station) = self.by_id.remove(&id) {
+            self.remove_owner(id, station.peer);
         }
     }
 
-    fn forget_if(&mut self, mut unwanted: impl FnMut(Mac, &Station) -> bool) {
-        let Self { by_mac, owned, .. } = self;
-        by_mac.retain(|mac, station| !unwanted(*mac, station));
+    fn forget_if(&mut self, mut unwanted: impl FnMut(StationId, &Station) -> bool) {
+        let Self { by_id, owned, .. } = self;
+        by_id.retain(|id, station| !unwanted(*id, station));
         owned.retain(|_, owned| {
-            owned.macs.retain(|mac| by_mac.contains_key(mac));
-            !owned.macs.is_empty()
+            owned.stations.retain(|id| by_id.contains_key(id));
+            !owned.stations.is_empty()
         });
     }
 }
@@ -303,12 +319,16 @@ mod tests {
         Mac([2, 0, a, b, c, d])
     }
 
+    fn id(number: u32) -> StationId {
+        StationId::new(None, mac(number))
+    }
+
     fn at(seconds: u64) -> Instant {
         Instant::from_nanos(0) + Duration::from_secs(seconds)
     }
 
     fn claim(macs: &Macs, station: u32, peer: PeerId, seconds: u64) -> Result<(), DropReason> {
-        macs.claim(mac(station), peer, at(seconds), || true)
+        macs.claim(id(station), peer, at(seconds), || true)
     }
 
     fn totals(macs: &Macs) -> (u64, u64, u64) {
@@ -319,17 +339,33 @@ mod tests {
     #[test]
     fn a_station_is_behind_the_peer_that_spoke_for_it_last() {
         let macs = Macs::default();
-        assert_eq!(macs.owner(mac(1)), None);
+        assert_eq!(macs.owner(id(1)), None);
         claim(&macs, 1, A, 1).unwrap();
         claim(&macs, 1, A, 2).unwrap();
-        assert_eq!(macs.owner(mac(1)), Some(A));
+        assert_eq!(macs.owner(id(1)), Some(A));
         claim(&macs, 1, B, 3).unwrap();
-        assert_eq!((macs.owner(mac(1)), totals(&macs)), (Some(B), (1, 1, 1)));
+        assert_eq!((macs.owner(id(1)), totals(&macs)), (Some(B), (1, 1, 1)));
         // The previous peer loses the station and nothing else.
         macs.remove(A);
-        assert_eq!(macs.owner(mac(1)), Some(B));
+        assert_eq!(macs.owner(id(1)), Some(B));
         macs.remove(B);
-        assert_eq!((macs.owner(mac(1)), totals(&macs).0), (None, 0));
+        assert_eq!((macs.owner(id(1)), totals(&macs).0), (None, 0));
+    }
+
+    #[test]
+    fn an_address_is_another_station_in_another_vlan() {
+        let macs = Macs::default();
+        let [one, two] = [1, 2].map(|vlan| StationId::new(VlanId::new(vlan), mac(7)));
+        assert_eq!((one.mac(), two.mac()), (mac(7), mac(7)));
+        for (id, peer) in [(one, A), (two, B), (id(7), A)] {
+            macs.claim(id, peer, at(1), || true).unwrap();
+        }
+        assert_eq!([one, two, id(7)].map(|id| macs.owner(id)), [Some(A), Some(B), Some(A)]);
+        assert_eq!(totals(&macs), (3, 3, 0), "none has moved");
+        macs.remove(A);
+        assert_eq!([one, two, id(7)].map(|id| macs.owner(id)), [None, Some(B), None]);
+        let group = StationId::new(VlanId::new(1), Mac([0xff; 6]));
+        assert_eq!(macs.claim(group, A, at(1), || true), Err(DropReason::SourceSpoofed));
     }
 
     #[test]
@@ -337,7 +373,7 @@ mod tests {
         let macs = Macs::default();
         macs.set_own(mac(9));
         for bad in ["ff:ff:ff:ff:ff:ff", "01:00:5e:00:00:01", "33:33:0:0:0:1", "0:0:0:0:0:0"] {
-            let refused = macs.claim(bad.parse().unwrap(), A, at(1), || true);
+            let refused = macs.claim(StationId::new(None, bad.parse().unwrap()), A, at(1), || true);
             assert_eq!(refused, Err(DropReason::SourceSpoofed), "{bad}");
         }
         assert_eq!(claim(&macs, 9, A, 1), Err(DropReason::SourceSpoofed));
@@ -355,11 +391,11 @@ mod tests {
         claim(&macs, 0, A, 11).unwrap();
         claim(&macs, 4, B, 11).unwrap();
         assert_eq!(claim(&macs, 4, A, 12), Err(DropReason::MacsFull), "nor by taking another's");
-        assert_eq!(macs.owner(mac(4)), Some(B));
+        assert_eq!(macs.owner(id(4)), Some(B));
         // A long-silent station makes room; a station that was heard meanwhile does not.
         claim(&macs, 3, A, 2 + 300).unwrap();
-        assert_eq!((macs.owner(mac(0)), macs.owner(mac(3))), (Some(A), Some(A)));
-        assert_eq!([1, 2].iter().filter(|n| macs.owner(mac(**n)).is_some()).count(), 1);
+        assert_eq!((macs.owner(id(0)), macs.owner(id(3))), (Some(A), Some(A)));
+        assert_eq!([1, 2].iter().filter(|n| macs.owner(id(**n)).is_some()).count(), 1);
     }
 
     #[test]
@@ -390,8 +426,8 @@ mod tests {
         claim(&macs, 5, B, 3).unwrap();
         assert_eq!(totals(&macs).0, MAX_MACS as u64);
         claim(&macs, 1 << 20, A, 302).unwrap();
-        assert_eq!(macs.owner(mac(1 << 20)), Some(A));
-        assert_eq!(macs.owner(mac(5)), Some(B), "spoke since");
+        assert_eq!(macs.owner(id(1 << 20)), Some(A));
+        assert_eq!(macs.owner(id(5)), Some(B), "spoke since");
         assert_eq!(totals(&macs).0, 2);
     }
 
@@ -407,11 +443,11 @@ mod tests {
         assert_eq!(totals(&macs).0, 2);
         macs.limit(MACS_PER_PEER, Some(Duration::from_secs(60)));
         assert_eq!(expire(&macs, 70), Some(at(130)));
-        assert_eq!((macs.owner(mac(1)), macs.owner(mac(2))), (None, Some(A)));
+        assert_eq!((macs.owner(id(1)), macs.owner(id(2))), (None, Some(A)));
         assert_eq!(expire(&macs, 129), Some(at(130)));
-        assert_eq!(macs.owner(mac(2)), Some(A), "not every time");
+        assert_eq!(macs.owner(id(2)), Some(A), "not every time");
         assert_eq!(expire(&macs, 130), Some(at(190)));
-        assert_eq!(macs.owner(mac(2)), None);
+        assert_eq!(macs.owner(id(2)), None);
         assert_eq!(gone, [(A, mac(1)), (A, mac(2))]);
         // The memory is released too.
         macs.limit(1, None);
@@ -422,7 +458,7 @@ mod tests {
     fn a_peer_that_is_gone_learns_nothing() {
         let macs = Macs::default();
         macs.remove(A);
-        assert_eq!(macs.claim(mac(1), A, at(1), || false), Err(DropReason::UnknownPeer));
-        assert_eq!(macs.owner(mac(1)), None);
+        assert_eq!(macs.claim(id(1), A, at(1), || false), Err(DropReason::UnknownPeer));
+        assert_eq!(macs.owner(id(1)), None);
     }
 }

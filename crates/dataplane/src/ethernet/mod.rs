@@ -7,6 +7,8 @@
 //! In a mesh, every node's plane is a switch, and sends what its device delivers to the other nodes. Frames of peers go
 //! only to the device, so no frame goes around in a circle, and [`SourceGuard`] checks their addresses.
 //!
+//! With VLANs ([`vlans`]), the switch knows each station in its VLAN, and a frame reaches only the peers of its VLAN.
+//!
 //! As in the reference implementation, a station moves to the peer that last sent a frame from it, because stations do roam. A client can
 //! therefore take over the frames for another client's station, as it could at any switch; it cannot take over the device's own address.
 
@@ -14,17 +16,19 @@ mod flood;
 mod guard;
 mod macs;
 mod questions;
+mod vlans;
 
 use std::sync::{Arc, OnceLock};
 
-use adit_engine::{Instant, PeerId, TokenBucket};
-use adit_wire::ethernet::{Ethernet, Mac};
+use adit_engine::{Instant, PeerId, TokenBucket, VlanId, Vlans};
+use adit_wire::ethernet::Ethernet;
 
 pub(crate) use flood::{Floods, PEER_COPIES, TOTAL_COPIES};
 pub(crate) use guard::SourceGuard;
-pub(crate) use macs::Macs;
 pub use macs::{MACS_PER_PEER, MAX_MACS, MacTotals};
+pub(crate) use macs::{Macs, StationId};
 pub(crate) use questions::StationQuestions;
+pub(crate) use vlans::{OnDevice, take_vlan};
 
 use crate::format::Format;
 use crate::peer::Peer;
@@ -45,6 +49,8 @@ pub(crate) struct Switch {
     pub guard: OnceLock<SourceGuard>,
     /// If it is set, the control plane must allow each station.
     pub questions: OnceLock<StationQuestions>,
+    /// If it is set, frames are sorted into VLANs.
+    pub vlans: OnceLock<Vlans>,
 }
 
 impl Switch {
@@ -65,7 +71,7 @@ impl Switch {
     /// peers and may send frames.
     pub(crate) fn answer(
         &self,
-        mac: Mac,
+        station: StationId,
         peer: PeerId,
         allowed: bool,
         now: Instant,
@@ -73,17 +79,18 @@ impl Switch {
     ) {
         let Some(questions) = self.questions.get() else { return };
         // A station for which there is no room is like one that was refused.
-        let allowed = allowed && self.macs.claim(mac, peer, now, alive).is_ok();
-        questions.answer(mac, peer, allowed, now);
+        let allowed = allowed && self.macs.claim(station, peer, now, alive).is_ok();
+        questions.answer(station.mac(), peer, allowed, now);
     }
 
-    /// Returns the peers that get flooded frames.
+    /// Returns the peers that get the flooded frames of a VLAN.
     pub(crate) fn receivers<'t, F: Format>(
         &self,
         peers: &'t PeerTable<F>,
         routes: &Routes,
+        vlan: Option<VlanId>,
     ) -> impl Iterator<Item = &'t Arc<Peer<F>>> {
-        peers.ends().filter(|peer| self.is_open(routes, peer.id))
+        peers.ends().filter(move |peer| peer.vlan == vlan && self.is_open(routes, peer.id))
     }
 }
 
@@ -95,13 +102,13 @@ pub(crate) struct EgressFrame<F: Format> {
     pub l2: usize,
 }
 
-/// Looks up one frame of the device. `last` is the station looked up most recently.
+/// Looks up one frame of the device, which belongs to this VLAN. `last` is the station looked up most recently.
 pub(crate) fn outward<F: Format>(
     switch: &Switch,
     client: bool,
     peers: &PeerTable<F>,
-    frame: &[u8],
-    last: &mut Option<(Mac, Arc<Peer<F>>)>,
+    (frame, vlan): (&[u8], Option<VlanId>),
+    last: &mut Option<(StationId, Arc<Peer<F>>)>,
 ) -> Result<EgressFrame<F>, DropReason> {
     let header = Ethernet::parse(frame).ok_or(DropReason::NotEthernet)?;
     let l2 = header.ip(frame).unwrap_or(frame.len());
@@ -109,14 +116,15 @@ pub(crate) fn outward<F: Format>(
         let peer = Some(peers.latest().cloned().ok_or(DropReason::NoRoute)?);
         return Ok(EgressFrame { peer, l2 });
     }
-    if let Some((mac, peer)) = last
-        && *mac == header.destination
+    let station = StationId::new(vlan, header.destination);
+    if let Some((known, peer)) = last
+        && *known == station
     {
         return Ok(EgressFrame { peer: Some(Arc::clone(peer)), l2 });
     }
-    let peer = switch.macs.owner(header.destination).and_then(|id| peers.get(id)).cloned();
+    let peer = switch.macs.owner(station).and_then(|id| peers.get(id)).cloned();
     if let Some(peer) = &peer {
-        *last = Some((header.destination, Arc::clone(peer)));
+        *last = Some((station, Arc::clone(peer)));
     }
     Ok(EgressFrame { peer, l2 })
 }

@@ -1,11 +1,12 @@
 //! Frames received from peers.
 
 use adit_engine::{Notice, PeerId};
-use adit_wire::ethernet::{Ethernet, Mac};
+use adit_wire::ethernet::{Ethernet, HEADER_LEN, Mac};
 use adit_wire::mss;
+use adit_wire::vlan::Tag;
 
 use super::{Ingress, Run};
-use crate::ethernet::{StationQuestions, Switch};
+use crate::ethernet::{OnDevice, StationId, StationQuestions, Switch};
 use crate::filter_hook::Relayed;
 use crate::format::Format;
 use crate::relay::Relay;
@@ -26,6 +27,9 @@ impl<'a, F: Format> Ingress<'a, '_, F> {
         let Some(header) = Ethernet::parse(frame) else {
             return stats.drop(DropReason::NotEthernet);
         };
+        let Some(device) = self.on_device(run, &header, frame) else {
+            return stats.drop(DropReason::WrongVlan);
+        };
         let l2 = header.ip(frame).unwrap_or(frame.len());
         if let Some(packet) = frame.get_mut(l2..) {
             mss::clamp(packet, run.spec.mtu.mss4, run.spec.mtu.mss6);
@@ -36,6 +40,7 @@ impl<'a, F: Format> Ingress<'a, '_, F> {
         {
             return stats.drop(DropReason::SourceSpoofed);
         }
+        let mut flooded = false;
         if !self.shared.client {
             if let Err(reason) = self.learn(run, switch, header.source) {
                 return stats.drop(reason);
@@ -43,6 +48,7 @@ impl<'a, F: Format> Ingress<'a, '_, F> {
             match self.relay_frame(run, switch, header.destination, frame) {
                 Some(Flood::No) => {}
                 Some(Flood::Yes) => {
+                    flooded = true;
                     self.lazy.get_or_insert_default().floods.push((run.peer.first, frame));
                 }
                 None => return,
@@ -51,7 +57,23 @@ impl<'a, F: Format> Ingress<'a, '_, F> {
         if !self.shared.has_tun {
             return self.shared.stats.drop(DropReason::NoTun);
         }
-        self.merger.push_behind(frame, l2);
+        match device {
+            OnDevice::Plain | OnDevice::Tagged(_) => self.merger.push_behind(frame, l2),
+            OnDevice::Nowhere if flooded => {}
+            OnDevice::Nowhere => self.shared.stats.drop(DropReason::WrongVlan),
+        }
+    }
+
+    /// Returns how the device carries a frame of a peer; `None` if the frame has a tag with a VLAN, which peers may not
+    /// choose.
+    #[inline]
+    fn on_device(&self, run: &Run<'_, F>, header: &Ethernet, frame: &[u8]) -> Option<OnDevice> {
+        let Some(vlan) = run.peer.vlan else { return Some(OnDevice::Plain) };
+        let is_tagged = || Tag::of(frame).is_some_and(|tag| tag.vlan() != 0);
+        if header.header_len != HEADER_LEN && is_tagged() {
+            return None;
+        }
+        Some(self.shared.vlans().map_or(OnDevice::Plain, |vlans| OnDevice::of(vlans, vlan)))
     }
 
     /// Records which peer the sending station is behind. One table lookup per flow and burst.
@@ -70,9 +92,10 @@ impl<'a, F: Format> Ingress<'a, '_, F> {
                 && switch.is_open(&tables.routes.load(), id)
         };
         if let Some(questions) = switch.questions.get() {
-            self.ask(switch, questions, (id, source), alive)?;
+            self.ask(switch, questions, (id, StationId::new(run.peer.vlan, source)), alive)?;
         } else {
-            switch.macs.claim(source, id, self.now, alive)?;
+            let station = StationId::new(run.peer.vlan, source);
+            switch.macs.claim(station, id, self.now, alive)?;
         }
         self.lazy.get_or_insert_default().sender = Some((id, source));
         Ok(())
@@ -83,10 +106,11 @@ impl<'a, F: Format> Ingress<'a, '_, F> {
         &self,
         switch: &Switch,
         questions: &StationQuestions,
-        (id, source): (PeerId, Mac),
+        (id, station): (PeerId, StationId),
         alive: impl Fn() -> bool,
     ) -> Result<(), DropReason> {
-        if switch.macs.heard(source, id, self.now) {
+        let source = station.mac();
+        if switch.macs.heard(station, id, self.now) {
             return Ok(());
         }
         if !switch.macs.is_permitted(source) {
@@ -115,11 +139,12 @@ impl<'a, F: Format> Ingress<'a, '_, F> {
             let direct = self.shared.may_relay();
             return Some(if direct { Flood::Yes } else { Flood::No });
         }
+        let station = StationId::new(run.peer.vlan, destination);
         let owner = match self.lazy.as_ref().and_then(|lazy| lazy.receiver) {
-            Some((mac, owner)) if mac == destination => owner,
+            Some((known, owner)) if known == station => owner,
             _ => {
-                let owner = switch.macs.owner(destination);
-                self.lazy.get_or_insert_default().receiver = Some((destination, owner));
+                let owner = switch.macs.owner(station);
+                self.lazy.get_or_insert_default().receiver = Some((station, owner));
                 owner
             }
         };

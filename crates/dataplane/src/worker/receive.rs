@@ -1,15 +1,17 @@
 //! From a socket to the TUN device.
 
 use std::io::{self, IoSlice};
+use std::iter;
 use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use adit_engine::{Link, Notice, SocketId};
+use adit_engine::{Link, Notice, PeerId, SocketId, VlanId};
 use adit_linux::tun::TunQueue;
 use adit_linux::udp::UdpSocket;
 use adit_wire::VnetHeader;
 use adit_wire::merge::{MAX_PARTS, Write};
+use adit_wire::vlan::Tagged;
 
 use super::{Worker, filter};
 use crate::filter_hook::Relayed;
@@ -111,11 +113,15 @@ impl<F: Format> Worker<F> {
             (Some(filter_hook), tun) => {
                 let floods = lazy.as_mut().map(|lazy| &mut lazy.floods);
                 let tun = tun.as_ref().map(|tun| &*tun.queue);
-                filter::evaluate_received(filter_hook, shared, tun, &merged, &mut passed, floods);
+                let tables = (shared, &**peers);
+                filter::evaluate_received(filter_hook, tables, tun, &merged, &mut passed, floods);
                 transmitter.send_injected(&mut filter_hook.injected);
             }
             (None, Some(tun)) => {
-                merged.writes().for_each(|write| deliver(&tun.queue, &shared.stats, &write));
+                for write in merged.writes() {
+                    let vlan = shared.vlan_of(&peers, PeerId(write.origin()));
+                    deliver(&tun.queue, &shared.stats, shared.device_tag(vlan), &write);
+                }
             }
             (None, None) => {}
         }
@@ -145,10 +151,10 @@ impl<F: Format> Worker<F> {
     }
 }
 
-/// Writes one packet or super-packet. If the device refuses a super-packet but accepts its packets, super-packets of
+/// Writes one packet or super-packet, with this VLAN's tag if there is one. If the device refuses a super-packet but accepts its packets, super-packets of
 /// that kind are switched off.
-pub(super) fn deliver(tun: &TunQueue, stats: &Stats, write: &Write<'_, '_>) {
-    if write_slices(tun, write.vnet(), write.header(), write.bodies()).is_ok() {
+pub(super) fn deliver(tun: &TunQueue, stats: &Stats, tag: Option<VlanId>, write: &Write<'_, '_>) {
+    if write_slices(tun, tag, write.vnet(), write.header(), write.bodies()).is_ok() {
         return stats.own().tun_written.record(write.count());
     }
     if write.count() == 1 {
@@ -157,7 +163,7 @@ pub(super) fn deliver(tun: &TunQueue, stats: &Stats, write: &Write<'_, '_>) {
     let plain = VnetHeader::default().encode();
     let mut taken = 0;
     for packet in write.packets() {
-        match write_slices(tun, &plain, packet, std::iter::empty()) {
+        match write_slices(tun, tag, &plain, packet, iter::empty()) {
             Ok(()) => taken += 1,
             Err(_) => stats.drop(DropReason::TunRefused),
         }
@@ -170,16 +176,35 @@ pub(super) fn deliver(tun: &TunQueue, stats: &Stats, write: &Write<'_, '_>) {
     }
 }
 
+/// Writes a packet whose parts are contiguous, with this VLAN's tag if there is one. The first part that is not empty
+/// contains the headers.
 pub(super) fn write_slices<'a>(
     tun: &TunQueue,
-    vnet: &'a [u8],
+    tag: Option<VlanId>,
+    vnet: &'a [u8; VnetHeader::LEN],
     header: &'a [u8],
     bodies: impl Iterator<Item = &'a [u8]>,
 ) -> io::Result<()> {
-    let mut slices = [IoSlice::new(&[]); MAX_PARTS + 2];
-    let head = [vnet, header].into_iter().filter(|part| !part.is_empty());
+    let mut parts = iter::once(header).chain(bodies).filter(|part| !part.is_empty());
+    let Some(vlan) = tag else { return write_parts(tun, vnet, &[], parts) };
+    let first = parts.next().unwrap_or(&[]);
+    // A frame of a peer has a whole header.
+    let tagged = Tagged::new(&VnetHeader::decode(vnet), first, vlan.get())
+        .ok_or(io::ErrorKind::InvalidData)?;
+    let rest = first.get(tagged.rest..).unwrap_or(&[]);
+    write_parts(tun, &tagged.vnet.encode(), &tagged.start, iter::once(rest).chain(parts))
+}
+
+fn write_parts<'p, 'a: 'p>(
+    tun: &TunQueue,
+    vnet: &'p [u8],
+    start: &'p [u8],
+    parts: impl Iterator<Item = &'a [u8]>,
+) -> io::Result<()> {
+    let mut slices = [IoSlice::new(&[]); MAX_PARTS + 3];
+    let head = [vnet, start].into_iter().filter(|part| !part.is_empty());
     let mut count = 0;
-    for (slice, part) in slices.iter_mut().zip(head.chain(bodies)) {
+    for (slice, part) in slices.iter_mut().zip(head.chain(parts.map(|part| -> &'p [u8] { part }))) {
         *slice = IoSlice::new(part);
         count += 1;
     }

@@ -1,12 +1,14 @@
 //! ICMP messages to senders behind the TUN device whose packets exceed the path MTU.
 
-use std::io::IoSlice;
+use std::iter;
 
-use adit_engine::{Instant, Rate, TokenBucket};
+use adit_engine::{Instant, Rate, TokenBucket, VlanId};
 use adit_linux::tun::TunQueue;
 use adit_wire::VnetHeader;
 use adit_wire::ethernet::MAX_HEADER_LEN;
 use adit_wire::too_big::{MAX_ANSWER, answer};
+
+use super::receive::write_slices;
 
 /// The rate of messages per worker. A host needs one message for each destination.
 const ANSWERS: Rate = Rate::per_second(50);
@@ -25,7 +27,7 @@ impl TooBig {
     pub(super) fn notify(
         &self,
         now: Instant,
-        tun: &TunQueue,
+        (tun, tag): (&TunQueue, Option<VlanId>),
         (frame, l2): (&[u8], usize),
         largest: u16,
     ) {
@@ -37,7 +39,7 @@ impl TooBig {
         {
             let vnet = VnetHeader::default().encode();
             // If the device is full, the message is lost; the next packet triggers another.
-            let _ = tun.write(&[IoSlice::new(&vnet), IoSlice::new(back), IoSlice::new(answer)]);
+            let _ = write_slices(tun, tag, &vnet, back, iter::once(answer));
         }
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use adit_engine::command::PeerSpec;
-use adit_engine::{PeerId, SocketId};
+use adit_engine::{PeerId, SocketId, VlanId};
 use adit_linux::tun::TunQueue;
 use adit_linux::udp::{MAX_SEGMENTS, SendScratch, UdpSocket};
 use adit_wire::split::Segments;
@@ -60,7 +60,7 @@ pub(super) struct Transmitter<F: Format> {
     pub(super) state: State<F>,
     frames: Frames<F>,
     /// Fragments that its reader has yet to return.
-    pieces: VecDeque<Vec<u8>>,
+    pieces: VecDeque<(Option<VlanId>, Vec<u8>)>,
     einval: u32,
     too_big: TooBig,
     /// With `passtos`, the type of service of the packets in the arena.
@@ -300,7 +300,8 @@ impl<F: Format> Transmitter<F> {
         let longest = segments.longest().saturating_sub(routed.l2);
         if largest != 0 && longest > usize::from(largest) {
             let frame = (segments.packet(), routed.l2);
-            self.too_big.notify((shared.clock)(), reader.tun, frame, largest);
+            let device = (reader.tun, shared.device_tag(to.peer.vlan));
+            self.too_big.notify((shared.clock)(), device, frame, largest);
         }
         let shape = self.shape(to.spec);
         let before = self.arena.datagrams();

@@ -7,8 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use adit_dataplane::loopback::LoopbackOutput;
 use adit_dataplane::{DropReason, Relay, StreamEnd, Upcall, Upcalls};
 use adit_engine::command::{KeySlot, PeerSpec};
-use adit_engine::{Command, Instant, Link, Notice, PeerId, SocketId};
+use adit_engine::{Command, Instant, Link, Notice, PeerId, SocketId, VlanId};
 use adit_wire::VnetHeader;
+use adit_wire::merge::Write;
+use adit_wire::vlan::Tagged;
 
 use super::{Types, key, layout};
 use crate::LoopbackPlane;
@@ -97,6 +99,7 @@ impl End {
         let (mut tun, mut peers) = (Vec::new(), Vec::new());
         self.memory.open(&link, segment, &mut data.to_vec(), |what| match what {
             LoopbackOutput::Tun(write) => tun.extend(write.packets().map(<[u8]>::to_vec)),
+            LoopbackOutput::Tagged(vlan, write) => tun.extend(with_tag(vlan, write)),
             LoopbackOutput::Peer(id, packet) => peers.push((id, packet.to_vec())),
             LoopbackOutput::Sealed(..) => {}
         });
@@ -163,6 +166,15 @@ impl End {
     }
 }
 
+/// Returns the frames that the device gets, with the tag of their VLAN.
+fn with_tag(vlan: VlanId, write: &Write<'_, '_>) -> Vec<Vec<u8>> {
+    let frames = write.packets().map(|frame| {
+        let tagged = Tagged::new(&VnetHeader::default(), frame, vlan.get()).unwrap();
+        [&tagged.start, &frame[tagged.rest..]].concat()
+    });
+    frames.collect()
+}
+
 /// Builds a packet from the address of client `n` in the tunnel: 10.8.0.n.
 pub(crate) fn packet(from: u8, to: u8, fill: u8) -> Vec<u8> {
     let mut packet = vec![fill; 120];
@@ -188,12 +200,20 @@ pub(crate) fn world_of<const N: usize>(
     clients: [u8; N],
 ) -> (End, [End; N]) {
     let server = end(relay, false);
-    let ends = clients.map(|n| {
+    let ends = connect(&server, end, clients.map(|n| (n, None)));
+    (server, ends)
+}
+
+/// Connects clients to a server, each in its VLAN.
+pub(crate) fn connect<const N: usize>(
+    server: &End,
+    end: fn(Relay, bool) -> End,
+    clients: [(u8, Option<VlanId>); N],
+) -> [End; N] {
+    clients.map(|(n, vlan)| {
         let id = PeerId(u32::from(n));
-        server.apply(Command::AddPeer(
-            id,
-            PeerSpec { layout: layout(u32::from(n)), ..spec(link(n, 1000)) },
-        ));
+        let at_server = PeerSpec { layout: layout(u32::from(n)), vlan, ..spec(link(n, 1000)) };
+        server.apply(Command::AddPeer(id, at_server));
         server.apply(Command::SetRoutes(id, vec![format!("10.8.0.{n}/32").parse().unwrap()]));
         server.apply(Command::InstallKey(id, KeySlot::Primary, key(n, 0, true)));
         let client = end(Relay::Kernel, true);
@@ -202,6 +222,5 @@ pub(crate) fn world_of<const N: usize>(
         client.apply(Command::SetRoutes(PeerId(0), vec!["0.0.0.0/0".parse().unwrap()]));
         client.apply(Command::InstallKey(PeerId(0), KeySlot::Primary, key(n, 0, false)));
         client
-    });
-    (server, ends)
+    })
 }

@@ -8,3 +8,4 @@ mod filtered;
 mod relay;
 mod traffic;
 mod tunnel;
+mod vlans;

@@ -142,6 +142,7 @@ impl Node {
             authorize: true,
             checks: Default::default(),
             compress_migrate: false,
+            vlans: None,
         };
         let seed = self.random.bytes::<32>();
         let server = ServerEngine::new(config, seed, now, self.unix(now))?;

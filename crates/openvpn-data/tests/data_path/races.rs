@@ -119,7 +119,7 @@ impl Lane {
         let (len, mut passed) = (datagram.len(), 0);
         worker.open(&from, len, &mut datagram, |what| {
             passed += match what {
-                LoopbackOutput::Tun(write) => write.count(),
+                LoopbackOutput::Tun(write) | LoopbackOutput::Tagged(_, write) => write.count(),
                 LoopbackOutput::Peer(..) | LoopbackOutput::Sealed(..) => 1,
             };
         });

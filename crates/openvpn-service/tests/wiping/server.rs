@@ -84,6 +84,7 @@ impl World {
             authorize: true,
             checks: Default::default(),
             compress_migrate: false,
+            vlans: None,
         };
         let target =
             Target { host: "vpn.example".into(), port: 1194, transport, ..Target::default() };

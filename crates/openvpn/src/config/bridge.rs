@@ -1,7 +1,8 @@
-//! Ethernet mode: `server-bridge`, `lladdr`, and the conflicts with `dev tap`.
+//! Ethernet mode: `server-bridge`, `lladdr`, VLANs, and the conflicts with `dev tap`.
 
 use std::net::Ipv4Addr;
 
+use adit_engine::{VlanAccept, VlanId, Vlans};
 use ipnet::Ipv4Net;
 
 use super::ConfigError;
@@ -92,10 +93,45 @@ fn parse_mac(text: &str) -> Option<[u8; 6]> {
     (parts.next().is_none() && station).then_some(bytes)
 }
 
+/// Parses `vlan-pvid`.
+pub(super) fn vlan(d: &Directive) -> Result<VlanId, ConfigError> {
+    d.arg(0).parse().ok().and_then(VlanId::new).ok_or_else(|| {
+        d.error(format!("\"{}\" is not a VLAN", d.arg(0)), "write a number from 1 to 4094")
+    })
+}
+
+/// Parses `vlan-accept`.
+pub(super) fn vlan_accept(d: &Directive) -> Result<VlanAccept, ConfigError> {
+    match d.arg(0) {
+        "all" => Ok(VlanAccept::All),
+        "tagged" => Ok(VlanAccept::Tagged),
+        "untagged" => Ok(VlanAccept::Untagged),
+        other => Err(d.error(format!("\"{other}\" is not known"), "write all, tagged or untagged")),
+    }
+}
+
+/// Returns how a server sorts frames into VLANs.
+pub(super) fn vlans(raw: &RawConfig) -> Result<Option<Vlans>, ConfigError> {
+    if raw.vlan_tagging {
+        let (accept, native) = (raw.vlan_accept, raw.vlan_pvid);
+        return Ok(Some(Vlans {
+            accept: accept.unwrap_or_default(),
+            native: native.unwrap_or_default(),
+        }));
+    }
+    for name in ["vlan-accept", "vlan-pvid"] {
+        if raw.seen.contains_key(name) {
+            let problem = "this server does not sort frames into VLANs";
+            return Err(raw.error(name, problem, "add vlan-tagging, or remove it"));
+        }
+    }
+    Ok(None)
+}
+
 /// Checks directives that require `dev tap` or conflict with it.
 pub(super) fn check(raw: &mut RawConfig) -> Result<(), ConfigError> {
     let tap = raw.is_ethernet();
-    for name in ["server-bridge", "lladdr"] {
+    for name in ["server-bridge", "lladdr", "vlan-tagging"] {
         if raw.seen.contains_key(name) && !tap {
             return Err(raw.error(name, "it makes sense with dev tap only", "write dev tap"));
         }

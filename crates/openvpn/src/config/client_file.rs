@@ -23,11 +23,13 @@ pub struct ClientRules {
     pub constraint: Option<Ipv4Net>,
     /// The options that may be pushed.
     pub push: PushRules,
+    /// Whether the server sorts frames into VLANs (`vlan-tagging`).
+    pub vlans: bool,
 }
 
 impl Default for ClientRules {
     fn default() -> Self {
-        Self { max_routes: 256, constraint: None, push: PushRules::default() }
+        Self { max_routes: 256, constraint: None, push: PushRules::default(), vlans: false }
     }
 }
 
@@ -180,6 +182,18 @@ mod tests {
     }
 
     #[test]
+    fn a_vlan_needs_a_server_with_vlans() {
+        let of = |vlans| {
+            let rules = ClientRules { vlans, ..ClientRules::default() };
+            let grant = ClientFile::parse("ccd/alice", b"vlan-pvid 10\n", &rules).unwrap().grant;
+            (grant.vlan.map(|vlan| vlan.get()), grant.warnings.join(" "))
+        };
+        assert_eq!(of(true), (Some(10), String::new()));
+        let (_, warning) = of(false);
+        assert!(warning.starts_with("ccd/alice:1: vlan-pvid has no effect"), "{warning}");
+    }
+
+    #[test]
     fn reset_and_remove_count_for_what_stands_before_them() {
         let grant =
             parse("push \"route 10.1.0.0\"\npush-reset\npush \"route 10.2.0.0\"\n").unwrap().grant;
@@ -216,6 +230,7 @@ mod tests {
             ("filter-group a/b", "letters"),
             ("filter-group \"\"", "letters"),
             ("max-routes-per-client 0", "1 to"),
+            ("vlan-pvid 4095", "1 to 4094"),
         ] {
             let error = parse(&format!("# first\n{line}\n")).unwrap_err();
             assert!(error.to_string().contains(word), "{line}: {error}");
@@ -304,7 +319,7 @@ mod tests {
 
         #[test]
         fn no_arguments_make_a_directive_panic(
-            name in "ifconfig-push|ifconfig-ipv6-push|iroute|iroute-ipv6|push|push-remove|disable|max-routes-per-client|filter-group",
+            name in "vlan-pvid|ifconfig-push|ifconfig-ipv6-push|iroute|iroute-ipv6|push|push-remove|disable|max-routes-per-client|filter-group",
             args in "( ([0-9]{1,12}|10\\.8\\.0\\.[0-9]{1,3}|255\\.255\\.255\\.252|fd00::/[0-9]{1,3}|[a-z!=\"\\\\]{0,9})){0,4}",
         ) {
             let _ = parse(&format!("{name}{args}\n"));

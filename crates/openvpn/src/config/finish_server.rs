@@ -6,7 +6,7 @@ use adit_engine::command::Keepalive;
 use ipnet::{Ipv4Net, Ipv6Net};
 
 use super::ConfigError;
-use super::bridge::own_address;
+use super::bridge::{own_address, vlans};
 use super::options::ServerOptions;
 use super::push_filter::{PushRules, Pushed};
 use super::raw_config::{Pool, RawConfig};
@@ -54,9 +54,10 @@ pub(super) fn server_options(raw: &mut RawConfig) -> Result<ServerOptions, Confi
     push.extend(route_to_server(raw));
     let far4 = network4.as_ref().and_then(|network| far_end(raw, network));
     let bridged_address = raw.bridge.as_ref().map_or(Ok(None), |_| own_address(raw))?;
-    let rules = push_rules(raw);
+    let (rules, vlans) = (push_rules(raw), vlans(raw)?);
     let mut server = std::mem::take(&mut raw.server);
     server.client_rules.push = rules;
+    server.client_rules.vlans = vlans.is_some();
     Ok(ServerOptions {
         network4,
         far4,
@@ -67,6 +68,7 @@ pub(super) fn server_options(raw: &mut RawConfig) -> Result<ServerOptions, Confi
         bridged: raw.bridge.is_some(),
         bridged_address,
         station_age: server.station_age.filter(|_| raw.is_ethernet()),
+        vlans,
         ..server
     })
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::negotiate::DnsOptions;
 use adit_engine::auth::Challenge;
 use adit_engine::command::Keepalive;
-use adit_engine::{Family, Target, Transport};
+use adit_engine::{Family, Target, Transport, Vlans};
 use ipnet::{Ipv4Net, Ipv6Net};
 use zeroize::Zeroizing;
 
@@ -282,6 +282,8 @@ pub struct ServerOptions {
     pub bridged_address: Option<Ipv4Net>,
     /// `stale-routes-check` with a TAP device: the time after which a silent station is forgotten.
     pub station_age: Option<Duration>,
+    /// `vlan-tagging`, `vlan-accept` and `vlan-pvid`.
+    pub vlans: Option<Vlans>,
     /// `auth-user-pass-optional`: a client need not send a user name.
     pub username_optional: bool,
     /// `username-as-common-name`.
@@ -329,6 +331,7 @@ impl Default for ServerOptions {
             bridged: false,
             bridged_address: None,
             station_age: None,
+            vlans: None,
             username_optional: false,
             username_as_common_name: false,
             verify_options: false,

@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use adit_engine::{VlanAccept, VlanId};
 use ipnet::{Ipv4Net, Ipv6Net};
 
 use super::bridge::Bridge;
@@ -149,6 +150,9 @@ pub(super) struct RawConfig {
     pub(super) pool4: Option<Pool>,
     pub(super) pool6: Option<(Ipv6Net, Location)>,
     pub(super) bridge: Option<(Bridge, Location)>,
+    pub(super) vlan_tagging: bool,
+    pub(super) vlan_accept: Option<VlanAccept>,
+    pub(super) vlan_pvid: Option<VlanId>,
 
     pub(super) secret: Option<Source>,
     pub(super) cert: Option<Source>,

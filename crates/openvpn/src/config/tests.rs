@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use adit_crypto::{BlockCipher, Cipher};
-use adit_engine::Family;
+use adit_engine::{Family, VlanAccept, VlanId, Vlans};
 use proptest::prelude::*;
 
 use super::*;
@@ -334,7 +334,7 @@ fn what_is_missing_is_said() {
 #[test]
 fn unknown_directives_are_skipped_only_where_allowed() {
     let options = client(
-        "setenv opt new-thing 1\nignore-unknown-option newer vlan-pvid\nnewer\nvlan-pvid 1\n",
+        "setenv opt new-thing 1\nignore-unknown-option newer client-nat\nnewer\nclient-nat 1\n",
     );
     assert_eq!(options.warnings.len(), 3, "{:?}", options.warnings);
     assert!(options.warnings[0].starts_with("x.conf:8: new-thing: unknown directive"));
@@ -738,6 +738,37 @@ fn a_tap_server_has_one_network_whatever_the_topology() {
 }
 
 #[test]
+fn vlans_are_those_of_a_tap_server() {
+    let vlans = |more: &str| as_server(&server(&format!("dev tap\n{more}"))).vlans;
+    let vlan = |number| VlanId::new(number).unwrap();
+    assert_eq!(vlans(""), None);
+    assert_eq!(vlans("vlan-tagging\n"), Some(Vlans { accept: VlanAccept::All, native: vlan(1) }));
+    for (word, accept) in [
+        ("all", VlanAccept::All),
+        ("tagged", VlanAccept::Tagged),
+        ("untagged", VlanAccept::Untagged),
+    ] {
+        let text = format!("vlan-accept {word}\nvlan-pvid 4094\nvlan-tagging\n");
+        assert_eq!(vlans(&text), Some(Vlans { accept, native: vlan(4094) }));
+    }
+    assert!(as_server(&server("dev tap\nvlan-tagging\n")).client_rules.vlans);
+    assert!(!as_server(&server("dev tap\n")).client_rules.vlans);
+    for (line, expected) in [
+        ("vlan-tagging\nvlan-pvid 0", "1 to 4094"),
+        ("vlan-tagging\nvlan-pvid 4095", "1 to 4094"),
+        ("vlan-tagging\nvlan-pvid ten", "1 to 4094"),
+        ("vlan-tagging\nvlan-accept some", "all, tagged or untagged"),
+        ("vlan-pvid 7", "add vlan-tagging"),
+        ("vlan-accept tagged", "add vlan-tagging"),
+        ("vlan-tagging\ndev-type tun", "dev tap"),
+    ] {
+        let error = server_error(&format!("dev tap\n{line}\n")).to_string();
+        assert!(error.contains(expected), "{line}: {error}");
+    }
+    assert!(client_error("dev tap\nvlan-tagging\n").problem.contains("server"));
+}
+
+#[test]
 fn bridges_have_their_addresses_elsewhere() {
     let bridge = |line: &str| {
         let text = SERVER.replace("server 10.8.0.0 255.255.255.0", line);
@@ -766,7 +797,6 @@ fn bridges_have_their_addresses_elsewhere() {
         ("server-bridge 10.8.0.4 255.255.255.0 10.8.0.1 10.8.0.50", "gateway"),
         ("server-bridge\nserver 10.9.0.0 255.255.255.0", "already"),
         ("server-bridge\nifconfig-pool 10.8.0.50 10.8.0.60", "already"),
-        ("server-bridge\nvlan-tagging", "VLAN"),
         ("server-bridge\nstale-routes-check 0", "forgets"),
     ] {
         let error = bridge(line).unwrap_err().to_string();

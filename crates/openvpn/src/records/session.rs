@@ -277,6 +277,7 @@ impl RecordSession {
                     framing: Framing::None,
                     protection: Protection::Epoch(cipher),
                     channel_of: self.data.first().map(|first| first.peer),
+                    vlan: None,
                 },
                 routes: Vec::new(),
                 keys,

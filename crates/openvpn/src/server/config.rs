@@ -1,6 +1,7 @@
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use adit_engine::Vlans;
 use adit_engine::command::{Keepalive, PeerRates};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
@@ -93,6 +94,8 @@ pub struct ServerConfig {
     /// `compress migrate`: clients with compression in their configuration get the stub framing instead, in which
     /// packets are not compressed.
     pub compress_migrate: bool,
+    /// `vlan-tagging`: how the data plane sorts the frames of clients.
+    pub vlans: Option<Vlans>,
 }
 
 /// The checks of clients in addition to those of TLS and to [`ServerConfig::authorize`]. By default there are none.

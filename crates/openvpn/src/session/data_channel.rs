@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use adit_engine::auth::Inactive;
 use adit_engine::command::{Float, Keepalive, PeerRates};
-use adit_engine::{Instant, Link, PeerId, Random};
+use adit_engine::{Instant, Link, PeerId, Random, VlanId};
 use ipnet::IpNet;
 
 use super::common::{fragment_size, inner_mtu};
@@ -27,12 +27,14 @@ pub(crate) struct PeerTerms {
     pub(crate) protection: Protection,
     /// The first channel of the session, if this is another one: they take the same path.
     pub(crate) channel_of: Option<PeerId>,
+    /// The VLAN of the peer's frames.
+    pub(crate) vlan: Option<VlanId>,
 }
 
 impl PeerTerms {
     /// Adds the peer with its routes to the data plane.
     pub(crate) fn add_peer<E>(&self, settings: &Settings, routes: Vec<IpNet>, out: &mut Outbox<E>) {
-        let Self { peer, link, wire_id, float, framing, protection, channel_of } = *self;
+        let Self { peer, link, wire_id, float, framing, protection, channel_of, vlan } = *self;
         // The first channel's packets show that the path works.
         let keepalive =
             if channel_of.is_some() { Keepalive::default() } else { settings.keepalive };
@@ -50,6 +52,7 @@ impl PeerTerms {
             rates: PeerRates::default(),
             replay_window: settings.replay_window,
             channel_of,
+            vlan,
         };
         out.plane(Command::AddPeer(peer, spec));
         out.plane(Command::SetRoutes(peer, routes));

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use adit_engine::PeerId;
 use adit_engine::auth::{ClientParams, Response, Station};
+use adit_engine::{PeerId, VlanId, Vlans};
 use adit_openvpn::data_format::{Input, Notice};
-use adit_openvpn::server::{Disconnect, ServerEvent};
+use adit_openvpn::server::{Disconnect, ServerConfig, ServerEvent};
 use adit_openvpn::session::Settings;
 use adit_sim::Impairment;
 
@@ -39,7 +39,8 @@ fn accept() -> Response {
 fn each_station_is_allowed_by_its_own_answer() {
     let (mut w, peer, session) = connected();
     (1..4).for_each(|n| heard(&mut w, peer, n));
-    let stations: Vec<Station> = (1..4).map(|n| Station { session, mac: mac(n) }).collect();
+    let stations: Vec<Station> =
+        (1..4).map(|n| Station { session, mac: mac(n), vlan: None }).collect();
     assert_eq!(w.stations, stations);
     assert!(w.plane.stations.is_empty(), "nothing is allowed before the answer");
     let asked = std::mem::take(&mut w.asked);
@@ -73,7 +74,27 @@ fn the_open_requests_of_a_client_are_bounded() {
 fn a_forgotten_station_is_reported_with_its_session() {
     let (mut w, peer, session) = connected();
     w.to_server(Input::Notice(Notice::StationForgotten(peer, mac(1))));
-    let station = Station { session, mac: mac(1) };
+    let station = Station { session, mac: mac(1), vlan: None };
     let last = w.events.last();
     assert!(matches!(last, Some(ServerEvent::StationForgotten(of)) if *of == station), "{last:?}");
+}
+
+#[test]
+fn a_client_has_its_own_vlan_or_the_server_s() {
+    let vlan = |number| VlanId::new(number).unwrap();
+    for (native, own, expected) in
+        [(None, Some(10), None), (Some(5), None, Some(5)), (Some(5), Some(10), Some(10))]
+    {
+        let vlans = native.map(|native| Vlans { native: vlan(native), ..Vlans::default() });
+        let config = ServerConfig { vlans, authorize: true, ..server_config(Settings::default()) };
+        let mut w = World::new(config, 1);
+        w.reply = Response::Accept(ClientParams { vlan: own.map(vlan), ..ClientParams::default() });
+        let c = w.connect(client_config(Settings::default()), Impairment::default(), 1);
+        assert!(w.run(10 * SECOND, |w| w.is_up(c)));
+        let info = w.server.clients().next().expect("a client");
+        let (peer, session) = (info.peer, info.session);
+        heard(&mut w, peer, 1);
+        assert_eq!(w.plane.peers[&peer].vlan, expected.map(vlan));
+        assert_eq!(w.stations, [Station { session, mac: mac(1), vlan: expected.map(vlan) }]);
+    }
 }

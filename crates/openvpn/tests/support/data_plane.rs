@@ -1,7 +1,7 @@
 use std::collections::{HashMap, HashSet};
 
 use adit_engine::command::{Counters, KeySlot, PeerRates, Traffic};
-use adit_engine::{Link, PeerId};
+use adit_engine::{Link, PeerId, VlanId};
 use adit_openvpn::data_format::{Command, DataKey, Notice};
 
 /// A data packet, with its peer-id and the key that sealed it.
@@ -39,6 +39,7 @@ pub(crate) struct Peer {
     pub secondary: Option<Box<DataKey>>,
     pub routes: Vec<ipnet::IpNet>,
     pub rates: PeerRates,
+    pub vlan: Option<VlanId>,
     used: Option<u8>,
 }
 
@@ -55,6 +56,7 @@ impl PlaneModel {
                         secondary: None,
                         routes: Vec::new(),
                         rates: PeerRates::default(),
+                        vlan: spec.vlan,
                         used: None,
                     },
                 );

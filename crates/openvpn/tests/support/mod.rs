@@ -155,6 +155,7 @@ pub(crate) fn server_config_with(settings: Settings, tls: ServerTls) -> ServerCo
         authorize: false,
         checks: Default::default(),
         compress_migrate: false,
+        vlans: None,
     }
 }
 

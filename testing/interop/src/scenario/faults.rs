@@ -83,10 +83,10 @@ fn unknown_directive(scenario: &Scenario<'_>) -> Result<String> {
 /// A directive that `openvpn` supports and adit does not is refused by name, never ignored.
 fn later_directive(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = scenario.configs();
-    configs.server("vlan-tagging");
+    configs.server("client-nat snat 10.88.0.0 255.255.255.0 10.99.0.0");
     let line = format!("server.conf{}", last_line(&configs.server));
     let pair = Pair::new()?;
-    expect(server(scenario, &pair, &configs.server)?, OPERATOR, &[&line, "vlan-tagging"])
+    expect(server(scenario, &pair, &configs.server)?, OPERATOR, &[&line, "client-nat"])
 }
 
 fn bad_number(scenario: &Scenario<'_>) -> Result<String> {

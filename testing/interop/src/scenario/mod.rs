@@ -37,6 +37,7 @@ mod tinc;
 mod tokens;
 mod type_of_service;
 mod variables;
+mod vlans;
 mod workers;
 mod wrappings;
 
@@ -108,6 +109,8 @@ const SCENARIOS: &[(&str, &[Roles], ScenarioFn)] = &[
     ("tap/isolated-clients", ALL, tap::isolated_clients),
     ("tap/bridge-with-pool", ALL, tap::bridge_with_pool),
     ("tap/bridges-at-both-ends", ALL, tap::bridges_at_both_ends),
+    ("tap/vlan-accept", ADIT_SERVES, vlans::accept_modes),
+    ("tap/vlan-streams", ADIT_SERVER, vlans::clients_of_vlans),
     // openvpn does not report it.
     ("fault/tap-against-tun", ALL, tap::against_tun),
     ("several-clients-net30", ALL, several::clients_with_four_addresses_each),

@@ -14,11 +14,11 @@ use crate::process::Daemon;
 use crate::traffic::{ping, silent, tcp};
 use crate::wait::{ScaledInstant, until};
 
-const DEVICE: &str = "tap0";
+pub(super) const DEVICE: &str = "tap0";
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Creates the plain configurations with a TAP device.
-fn configs(scenario: &Scenario<'_>) -> Configs {
+pub(super) fn configs(scenario: &Scenario<'_>) -> Configs {
     let mut configs = scenario.configs();
     for text in [&mut configs.server, &mut configs.client] {
         *text = text.replace("dev tun\n", "dev tap\n");
@@ -27,7 +27,7 @@ fn configs(scenario: &Scenario<'_>) -> Configs {
 }
 
 /// Creates the same with another line in place of the server's networks.
-fn bridged(scenario: &Scenario<'_>, helper: &str) -> Configs {
+pub(super) fn bridged(scenario: &Scenario<'_>, helper: &str) -> Configs {
     let mut configs = configs(scenario);
     let networks = "server 10.88.0.0 255.255.255.0\nserver-ipv6 fd88::/64";
     configs.server = configs.server.replace(networks, helper);
@@ -39,7 +39,7 @@ fn address(text: &str) -> Result<IpAddr> {
 }
 
 /// Checks pings of both sizes and a stream, in both directions and both families.
-fn everything_passes(ends: [(&Namespace, InnerAddrs); 2]) -> Result<()> {
+pub(super) fn everything_passes(ends: [(&Namespace, InnerAddrs); 2]) -> Result<()> {
     for ((from, _), (to, inner)) in [(ends[0], ends[1]), (ends[1], ends[0])] {
         for address in std::iter::once(inner.v4).chain(inner.v6) {
             ping_until(from, address, TIMEOUT)?;

@@ -97,6 +97,7 @@ fn serve(folder: &Path) {
         authorize: false,
         checks: Default::default(),
         compress_migrate: false,
+        vlans: None,
     };
     let listener =
         Listener { bind: SERVER.parse().unwrap(), v6only: false, transport: Transport::Udp };

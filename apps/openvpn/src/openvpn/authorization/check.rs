@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use adit_engine::VlanId;
 use adit_engine::auth::{ClientParams, Rejection};
 use adit_engine::command::Counters;
 use ipnet::IpNet;
@@ -142,19 +143,20 @@ impl AddressChange {
 pub(crate) enum Address {
     /// The address of a client, or a network behind it.
     Net(IpNet),
-    /// A station behind a client, with a TAP device.
-    Station([u8; 6]),
+    /// A station behind a client, with a TAP device, and its VLAN.
+    Station([u8; 6], Option<VlanId>),
 }
 
 impl fmt::Display for Address {
-    /// A prefix that is a single address is written without its length, and a station with openvpn's number of a VLAN,
-    /// which is always 0.
+    /// A prefix that is a single address is written without its length, and a station with its VLAN, as in openvpn: with
+    /// 0 if frames are not sorted into VLANs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Net(net) if net.prefix_len() == net.max_prefix_len() => net.addr().fmt(f),
             Self::Net(net) => net.fmt(f),
-            Self::Station([a, b, c, d, e, g]) => {
-                write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}@0")
+            Self::Station([a, b, c, d, e, g], vlan) => {
+                let vlan = vlan.map_or(0, VlanId::get);
+                write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}@{vlan}")
             }
         }
     }
@@ -179,5 +181,17 @@ impl ChangeKind {
             Self::Update => "update",
             Self::Delete => "delete",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_station_is_written_with_its_vlan() {
+        let mac = [2, 0, 0, 0, 10, 255];
+        assert_eq!(Address::Station(mac, None).to_string(), "02:00:00:00:0a:ff@0");
+        assert_eq!(Address::Station(mac, VlanId::new(10)).to_string(), "02:00:00:00:0a:ff@10");
     }
 }

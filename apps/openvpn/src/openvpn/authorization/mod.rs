@@ -157,7 +157,7 @@ impl Chain {
 
     /// Records that a station behind a client was forgotten.
     pub(crate) fn station_forgotten(&self, station: Station) {
-        let (inner, address) = (Arc::clone(&self.0), Address::Station(station.mac));
+        let (inner, address) = (Arc::clone(&self.0), Address::Station(station.mac, station.vlan));
         let lost = inner.sessions().lose(address, station.session);
         if let Some(facts) = lost {
             let turn = inner.turns.take(Key::Address(address));
@@ -428,7 +428,7 @@ impl Inner {
 
     /// Reports a station behind a client before its frames are accepted.
     async fn learn_station(&self, station: Station) -> Verdict {
-        let (session, address) = (station.session, Address::Station(station.mac));
+        let (session, address) = (station.session, Address::Station(station.mac, station.vlan));
         let Some(facts) = self.sessions().facts(session) else {
             return Verdict::Reject("the session has ended".into());
         };

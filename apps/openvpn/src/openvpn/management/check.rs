@@ -224,7 +224,7 @@ fn address(change: &AddressChange) -> String {
         Address::Net(net) if change.primary => net.addr().to_string(),
         Address::Net(IpNet::V4(net)) => format!("{}/{}", net.network(), net.netmask()),
         Address::Net(IpNet::V6(net)) => net.trunc().to_string(),
-        Address::Station(_) => change.text(),
+        Address::Station(..) => change.text(),
     }
 }
 

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use adit_engine::PeerId;
+use adit_engine::{PeerId, VlanId};
 use adit_wire::VnetHeader;
-use adit_wire::ethernet::Mac;
 use adit_wire::split::Segments;
 
 use super::{Destination, Reader, SUPER_PACKET, Transmitter, TxPath};
-use crate::ethernet::{EgressFrame, Floods, PEER_COPIES, Switch, TOTAL_COPIES, channel, outward};
+use crate::ethernet::{
+    EgressFrame, Floods, PEER_COPIES, StationId, Switch, TOTAL_COPIES, channel, outward,
+};
 use crate::format::Format;
 use crate::peer::Peer;
 use crate::stats::DropReason;
@@ -18,7 +19,7 @@ use crate::tables::PeerTable;
 #[derive(Debug, Default)]
 pub(super) struct Frames<F: Format> {
     /// The station looked up last in this turn, and the peer that it is behind.
-    pub(super) last: Option<(Mac, Arc<Peer<F>>)>,
+    pub(super) last: Option<(StationId, Arc<Peer<F>>)>,
     pub(super) floods: Floods,
 }
 
@@ -26,17 +27,18 @@ pub(super) struct Frames<F: Format> {
 type FramePeer<F> = (Arc<Peer<F>>, usize);
 
 impl<F: Format> Reader<'_, F> {
-    /// Finds the peer of a frame. A frame to flood is kept until the end of the turn, because a peer's lock may be
+    /// Finds the peer of a frame in this VLAN. A frame to flood is kept until the end of the turn, because a peer's lock may be
     /// held.
     pub(super) fn route_frame(
         &mut self,
         switch: &Switch,
         vnet: &VnetHeader,
-        len: usize,
+        (len, vlan): (usize, Option<VlanId>),
     ) -> Result<Option<FramePeer<F>>, DropReason> {
         let frame = self.packet.get(..len).unwrap_or(&[]);
+        let last = &mut self.frames.last;
         let EgressFrame { peer, l2 } =
-            outward(switch, self.shared.client, &self.peers, frame, &mut self.frames.last)?;
+            outward(switch, self.shared.client, &self.peers, (frame, vlan), last)?;
         if self.is_own(len, l2) {
             return Err(DropReason::Recursive);
         }
@@ -52,7 +54,7 @@ impl<F: Format> Reader<'_, F> {
                     Segments::behind(vnet, frame, l2).map_err(|_| DropReason::TunMalformed)?;
                 let stats = &self.shared.stats;
                 while let Some(segment) = segments.next() {
-                    if !self.frames.floods.add(segment) {
+                    if !self.frames.floods.add(segment, vlan) {
                         stats.drop(DropReason::FloodLimited);
                     }
                 }
@@ -63,36 +65,40 @@ impl<F: Format> Reader<'_, F> {
 }
 
 impl<F: Format> Transmitter<F> {
-    /// Floods frames of the device to all peers, within the rate limit.
+    /// Floods frames of the device to all peers of their VLAN, within the rate limit.
     pub(super) fn flood(&mut self, floods: &Floods, peers: &PeerTable<F>, switch: &Switch) {
         let shared = self.shared.clone();
         let routes = shared.tables.routes.load();
-        let copies = floods.len().saturating_mul(switch.receivers(peers, &routes).count());
-        if !switch.from_device.take((shared.clock)(), copies, TOTAL_COPIES) {
-            return shared.stats.drop_many(DropReason::FloodLimited, floods.len());
-        }
-        for peer in switch.receivers(peers, &routes) {
-            self.copy_to(peer, floods.iter(), floods.len());
+        for run in floods.runs() {
+            let receivers = || switch.receivers(peers, &routes, run.vlan());
+            let copies = run.len().saturating_mul(receivers().count());
+            if !switch.from_device.take((shared.clock)(), copies, TOTAL_COPIES) {
+                shared.stats.drop_many(DropReason::FloodLimited, run.len());
+                continue;
+            }
+            for peer in receivers() {
+                self.copy_to(peer, run.iter(), run.len());
+            }
         }
     }
 
-    /// Floods frames of peers to all but their senders, within the rate limits.
+    /// Floods frames of peers to all of their VLAN but their senders, within the rate limits.
     pub(crate) fn relay_to_all(&mut self, floods: &[(PeerId, &[u8])]) {
         let shared = self.shared.clone();
         let Some(switch) = &shared.ethernet else { return };
         let (peers, now) = (shared.tables.peers.load(), (shared.clock)());
         let routes = shared.tables.routes.load();
-        let others = switch.receivers(&peers, &routes).count().saturating_sub(1);
         for run in floods.chunk_by(|a, b| a.0 == b.0) {
             let Some(sender) = run.first().and_then(|(id, _)| peers.get(*id)) else { continue };
-            let copies = run.len().saturating_mul(others);
+            let receivers = || switch.receivers(&peers, &routes, sender.vlan);
+            let copies = run.len().saturating_mul(receivers().count().saturating_sub(1));
             if !sender.floods().take(now, copies, PEER_COPIES)
                 || !switch.from_peers.take(now, copies, TOTAL_COPIES)
             {
                 shared.stats.drop_many(DropReason::FloodLimited, run.len());
                 continue;
             }
-            for peer in switch.receivers(&peers, &routes).filter(|peer| peer.id != sender.id) {
+            for peer in receivers().filter(|peer| peer.id != sender.id) {
                 self.copy_to(peer, run.iter().map(|(_, frame)| *frame), run.len());
             }
         }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-use adit_engine::PeerId;
+use adit_engine::{PeerId, VlanId};
 use adit_linux::tun::TunQueue;
 use adit_wire::VnetHeader;
 use adit_wire::ip::Ip;
@@ -12,7 +12,7 @@ use arc_swap::Guard;
 
 use super::frames::Frames;
 use super::{EIO, filter};
-use crate::ethernet::outward;
+use crate::ethernet::{outward, take_vlan};
 use crate::filter_hook::FilterHook;
 use crate::format::Format;
 use crate::peer::Peer;
@@ -40,7 +40,7 @@ pub(super) struct Reader<'r, F: Format> {
     pub(super) frames: &'r mut Frames<F>,
     pub(super) filter_hook: Option<&'r mut FilterHook>,
     /// Fragments that passed the filter, to be sent before the next read.
-    pub(super) pieces: &'r mut VecDeque<Vec<u8>>,
+    pub(super) pieces: &'r mut VecDeque<(Option<VlanId>, Vec<u8>)>,
     pub(super) reads_left: usize,
     pub(super) bytes_left: usize,
     pub(super) alive: bool,
@@ -58,11 +58,11 @@ pub(in crate::worker) struct Routed<F: Format> {
 impl<F: Format> Reader<'_, F> {
     /// Returns the next super-packet that has a peer; `None` when the device is empty or the turn is over.
     pub(super) fn next(&mut self) -> Option<Routed<F>> {
-        while let Some(piece) = self.pieces.pop_front() {
+        while let Some((vlan, piece)) = self.pieces.pop_front() {
             if let Some(place) = self.packet.get_mut(..piece.len()) {
                 place.copy_from_slice(&piece);
                 let plain = VnetHeader::default();
-                if let routed @ Some(_) = self.routed(plain, piece.len()) {
+                if let routed @ Some(_) = self.routed(plain, piece.len(), vlan) {
                     return routed;
                 }
             }
@@ -90,38 +90,59 @@ impl<F: Format> Reader<'_, F> {
             };
             self.bytes_left = self.bytes_left.saturating_sub(len);
             self.refresh_tables();
-            let vnet = VnetHeader::decode(&vnet);
+            let mut vnet = VnetHeader::decode(&vnet);
+            let (vlan, len) = match self.take_vlan(&mut vnet, len) {
+                Ok(taken) => taken,
+                Err(reason) => {
+                    self.shared.stats.drop(reason);
+                    continue;
+                }
+            };
             // A packet without a peer is dropped for that reason and must not start a connection.
-            let to = if self.filter_hook.is_some() { self.receiver(len).ok() } else { None };
+            let to = if self.filter_hook.is_some() { self.receiver(len, vlan).ok() } else { None };
             if let (Some(to), Some(filter_hook)) = (to, &mut self.filter_hook) {
                 let packet = self.packet.get(..len).unwrap_or(&[]);
                 match filter::evaluate_outgoing(
                     filter_hook,
                     self.shared,
                     self.tun,
-                    to,
+                    (to, vlan),
                     (&vnet, packet),
                 ) {
                     Ok(()) => {}
                     Err(pieces) if pieces.is_empty() => continue,
                     Err(pieces) => {
-                        self.pieces.extend(pieces);
+                        self.pieces.extend(pieces.into_iter().map(|piece| (vlan, piece)));
                         return self.next();
                     }
                 }
             }
-            if let routed @ Some(_) = self.routed(vnet, len) {
+            if let routed @ Some(_) = self.routed(vnet, len, vlan) {
                 return routed;
             }
         }
         None
     }
 
+    /// Takes the VLAN from the frame in the buffer; returns it, and the length of the frame without it. A TUN device has
+    /// packets without VLANs.
+    #[inline]
+    fn take_vlan(
+        &mut self,
+        vnet: &mut VnetHeader,
+        len: usize,
+    ) -> Result<(Option<VlanId>, usize), DropReason> {
+        let Some(vlans) = self.shared.vlans() else { return Ok((None, len)) };
+        let frame = self.packet.get_mut(..len).unwrap_or(&mut []);
+        let (vlan, len) = take_vlan(vlans, vnet, frame)?;
+        Ok((Some(vlan), len))
+    }
+
     /// Finds the peer of the packet in the buffer.
-    fn routed(&mut self, vnet: VnetHeader, len: usize) -> Option<Routed<F>> {
+    fn routed(&mut self, vnet: VnetHeader, len: usize, vlan: Option<VlanId>) -> Option<Routed<F>> {
         let routed = match &self.shared.ethernet {
             None => self.route(len).map(|peer| Some((peer, 0))),
-            Some(switch) => self.route_frame(switch, &vnet, len),
+            Some(switch) => self.route_frame(switch, &vnet, (len, vlan)),
         };
         match routed {
             Ok(Some((peer, l2))) => return Some(Routed { vnet, len, l2, peer }),
@@ -132,13 +153,13 @@ impl<F: Format> Reader<'_, F> {
     }
 
     /// Finds the peer that a packet or frame is for; `None` means all peers.
-    fn receiver(&mut self, len: usize) -> Result<Option<PeerId>, DropReason> {
+    fn receiver(&mut self, len: usize, vlan: Option<VlanId>) -> Result<Option<PeerId>, DropReason> {
         let Some(switch) = &self.shared.ethernet else {
             return self.route(len).map(|peer| Some(peer.first));
         };
         let frame = self.packet.get(..len).unwrap_or(&[]);
         let last = &mut self.frames.last;
-        let to = outward(switch, self.shared.client, &self.peers, frame, last)?;
+        let to = outward(switch, self.shared.client, &self.peers, (frame, vlan), last)?;
         Ok(to.peer.map(|peer| peer.id))
     }
 

@@ -228,6 +228,7 @@ impl ClientEngine {
                 framing: settings.framing,
                 protection: cipher.protection(&settings.auth, pushed.epoch),
                 channel_of: None,
+                vlan: None,
             },
             routes: all_routes(),
             keys,

@@ -9,6 +9,7 @@ use ipnet::{Ipv4Net, Ipv6Net};
 
 use super::{ClientFileParser, Spec, Support};
 use crate::config::ConfigError;
+use crate::config::bridge;
 use crate::config::client_file::{ClientRules, RawClientFile};
 use crate::config::push_filter::Pushed;
 use crate::config::reader::Directive;
@@ -104,6 +105,14 @@ pub(super) fn session_timeout(raw: &mut RawClientFile, d: &Directive) -> Result<
 
 pub(super) fn max_routes(raw: &mut RawClientFile, d: &Directive) -> Result<(), ConfigError> {
     raw.rules.max_routes = d.number(0, 1..=65_536)?;
+    Ok(())
+}
+
+pub(super) fn vlan_pvid(raw: &mut RawClientFile, d: &Directive) -> Result<(), ConfigError> {
+    raw.file.grant.vlan = Some(bridge::vlan(d)?);
+    if !raw.rules.vlans {
+        raw.warn(d, "vlan-pvid has no effect: the server has no vlan-tagging");
+    }
     Ok(())
 }
 

@@ -124,6 +124,22 @@ pub(super) const TABLE: &[Spec] = &[
     .doc("The maximum number of networks behind one client (256)."),
     used("stale-routes-check", "AGE [INTERVAL]", 1..=2, stale_routes_check)
         .doc("The time for which a silent station behind a TAP device is remembered."),
+    flag("vlan-tagging", |raw| &mut raw.vlan_tagging)
+        .roles(Roles::SERVER)
+        .doc("Sorts the frames of clients and of a TAP device into VLANs."),
+    used("vlan-accept", "all|tagged|untagged", 1..=1, |raw, d| {
+        raw.vlan_accept = Some(bridge::vlan_accept(d)?);
+        Ok(())
+    })
+    .roles(Roles::SERVER)
+    .doc("With vlan-tagging, the frames that the device may carry (all)."),
+    used("vlan-pvid", "VLAN", 1..=1, |raw, d| {
+        raw.vlan_pvid = Some(bridge::vlan(d)?);
+        Ok(())
+    })
+    .roles(Roles::SERVER)
+    .in_client_file(client_file::vlan_pvid)
+    .doc("With vlan-tagging, the VLAN of the device's untagged frames and of clients (1); in a client's file, its VLAN."),
     used("port-share", "HOST PORT", 2..=3, port_share)
         .roles(Roles::SERVER)
         .doc("Forwards TCP connections of other protocols to another service."),

@@ -3,10 +3,6 @@
 
 use super::{Spec, no_effect, refused};
 
-const VLAN: (&str, &str) = (
-    "the tunnel does not distinguish VLANs",
-    "remove it; tagged frames pass as they are, and a bridge with vlan_filtering can sort them",
-);
 const SERVER_AUTH: (&str, &str) = (
     "user names cannot be replaced",
     "remove it; username-as-common-name makes the user name the name of the session",
@@ -71,7 +67,4 @@ pub(super) const TABLE: &[Spec] = &[
     refused("show-net", WINDOWS),
     refused("show-valid-subnets", WINDOWS),
     refused("tls-remote", ("it no longer exists", "use verify-x509-name")),
-    refused("vlan-accept", VLAN),
-    refused("vlan-pvid", VLAN),
-    refused("vlan-tagging", VLAN),
 ];

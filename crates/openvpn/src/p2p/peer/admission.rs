@@ -68,6 +68,7 @@ impl PeerEngine {
                 framing: settings.framing,
                 protection: agreed.cipher.protection(&settings.auth, agreed.epoch),
                 channel_of: None,
+                vlan: None,
             },
             routes: all_routes(),
             keys,

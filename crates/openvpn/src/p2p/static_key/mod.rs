@@ -219,6 +219,7 @@ impl StaticEngine {
             framing: settings.framing,
             protection,
             channel_of: None,
+            vlan: None,
         };
         terms.add_peer(settings, all_routes(), out);
         let (seal, open) = match self.config.direction {

@@ -272,6 +272,7 @@ impl ServerEngine {
     ) -> Result<(), Reason> {
         let Assignment { check, mut grant, lease, framing, options, push, keys, exporter, token } =
             assignment;
+        grant.vlan = self.config.vlans.map(|vlans| grant.vlan.unwrap_or(vlans.native));
         let proto = negotiated.peer_info.proto();
         let Some(client) = self.clients.get(&peer) else { return Ok(()) };
         let link = client.control_channel.link;
@@ -292,6 +293,7 @@ impl ServerEngine {
                 framing,
                 protection: negotiated.cipher.protection(&settings.auth, epoch),
                 channel_of: None,
+                vlan: grant.vlan,
             },
             routes: prefixes.clone(),
             keys,

@@ -18,7 +18,6 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use adit_engine::auth::Station;
 use adit_engine::command::Counters;
 use adit_engine::{AddressQuota, Engine, Instant, Link, PeerId, Random, Seed, UnixTime, auth};
 
@@ -316,11 +315,8 @@ impl ServerEngine {
             }
             Notice::StationHeard(peer, mac) => self.station_heard(peer, mac, out),
             Notice::StationForgotten(peer, mac) => {
-                if let Some(client) = self.clients.get(&peer) {
-                    out.event(ServerEvent::StationForgotten(Station {
-                        session: client.number,
-                        mac,
-                    }));
+                if let Some(station) = self.station(peer, mac) {
+                    out.event(ServerEvent::StationForgotten(station));
                 }
             }
             Notice::Floated(peer, link) => self.floated(now, peer, link, out),

@@ -78,6 +78,7 @@ pub(crate) fn merged(mut params: ClientParams, new: ClientParams) -> ClientParam
         inactive,
         session_timeout,
         groups,
+        vlan,
         warnings,
         ..
     } = new;
@@ -102,6 +103,7 @@ pub(crate) fn merged(mut params: ClientParams, new: ClientParams) -> ClientParam
     params.push.extend(push);
     params.inactive = inactive.or(params.inactive);
     params.session_timeout = session_timeout.or(params.session_timeout);
+    params.vlan = vlan.or(params.vlan);
     for group in groups {
         if !params.groups.contains(&group) {
             params.groups.push(group);
@@ -124,7 +126,7 @@ mod tests {
         };
         let file = parse(
             "ifconfig-push 10.8.0.9 255.255.255.0\niroute 10.1.0.0 255.255.0.0\npush \"route 10.5.0.0\"\n\
-             push \"dhcp-option DNS 10.8.0.1\"\nsession-timeout 60\nfilter-group staff\n",
+             push \"dhcp-option DNS 10.8.0.1\"\nsession-timeout 60\nfilter-group staff\nvlan-pvid 7\n",
         );
         let program = parse(
             "ifconfig-push 10.8.0.8 255.255.255.0\niroute 10.1.0.0 255.255.0.0\niroute 10.2.0.0 255.255.0.0\n\
@@ -139,6 +141,8 @@ mod tests {
         assert_eq!(both.push, ["dhcp-option DNS 10.8.0.1", "route 10.6.0.0"]);
         assert_eq!(both.session_timeout, Some(Duration::from_secs(60)));
         assert_eq!(both.groups, ["staff", "ops"]);
+        assert_eq!(both.vlan.map(|vlan| vlan.get()), Some(7));
+        assert_eq!(merged(both, parse("vlan-pvid 9\n")).vlan.map(|vlan| vlan.get()), Some(9));
         let reset = merged(file, parse("push-reset\npush \"route 10.7.0.0\"\n"));
         assert!(reset.push_reset);
         assert_eq!(reset.push, ["route 10.7.0.0"]);

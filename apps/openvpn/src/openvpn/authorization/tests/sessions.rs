@@ -17,7 +17,7 @@ async fn stations_are_learnt_move_and_are_forgotten() {
         chain.established(session);
     }
     calls.take();
-    let station = |session, n| Station { session, mac: [2, 0, 0, 0, 0, n] };
+    let station = |session, n| Station { session, mac: [2, 0, 0, 0, 0, n], vlan: None };
     assert!(is_accepted(&chain.learn(station(1, 1)).await));
     assert!(is_accepted(&chain.learn(station(1, 2)).await));
     assert!(is_accepted(&chain.learn(station(2, 2)).await));
