@@ -4,7 +4,8 @@ use std::array;
 use std::cell::Cell;
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
 
@@ -216,6 +217,10 @@ pub struct Totals {
     pub tun_written: Histogram,
     /// Offloads in force now.
     pub offloads: Offloads,
+    /// The numbers of offloads that were switched off at run time, by offload and reason.
+    pub downgrades: Vec<(&'static str, &'static str, u64)>,
+    /// The CPU time of each worker.
+    pub busy: Vec<Duration>,
 }
 
 thread_local! {
@@ -235,6 +240,8 @@ pub(crate) struct Stats {
 /// The counters of one thread.
 #[derive(Debug)]
 pub(crate) struct Counters {
+    /// The id of the worker's thread, or 0 before it runs.
+    thread: AtomicI32,
     drops: [AtomicU64; REASONS],
     pub sent: LiveHistogram,
     pub spliced: LiveHistogram,
@@ -250,6 +257,42 @@ pub(crate) struct EnabledOffloads {
     pub udp_gro: AtomicBool,
     pub tun_tso: AtomicBool,
     pub tun_uso: AtomicBool,
+    /// The number of downgrades of each kind.
+    downgrades: [AtomicU64; DOWNGRADES.len()],
+}
+
+/// The kinds of downgrades: the offload and the reason, in the order of [`Downgrade`].
+const DOWNGRADES: [(&str, &str); 4] =
+    [("udp-gso", "device"), ("udp-gso", "invalid"), ("tun-tso", "refused"), ("tun-uso", "refused")];
+
+/// The reason to switch an offload off.
+#[derive(Copy, Clone, Debug)]
+pub(crate) enum Downgrade {
+    /// A device refused a train whose datagrams it then sent (EIO).
+    GsoDevice,
+    /// The kernel refused several trains whose datagrams it then sent (EINVAL).
+    GsoInvalid,
+    /// The TUN device refused a TCP super-packet, but not its segments.
+    TsoRefused,
+    /// The TUN device refused a UDP super-packet, but not its segments.
+    UsoRefused,
+}
+
+impl EnabledOffloads {
+    /// Switches an offload off.
+    pub(crate) fn downgrade(&self, why: Downgrade) {
+        let gate = match why {
+            Downgrade::GsoDevice | Downgrade::GsoInvalid => &self.udp_gso,
+            Downgrade::TsoRefused => &self.tun_tso,
+            Downgrade::UsoRefused => &self.tun_uso,
+        };
+        // Several workers may notice it at the same time.
+        if gate.swap(false, Relaxed)
+            && let Some(count) = self.downgrades.get(why as usize)
+        {
+            count.fetch_add(1, Relaxed);
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -284,6 +327,7 @@ impl LiveHistogram {
 impl Default for Counters {
     fn default() -> Self {
         Self {
+            thread: AtomicI32::new(0),
             drops: array::from_fn(|_| AtomicU64::new(0)),
             sent: LiveHistogram::default(),
             spliced: LiveHistogram::default(),
@@ -304,13 +348,17 @@ impl Stats {
                 udp_gro: AtomicBool::new(gates.udp_gro),
                 tun_tso: AtomicBool::new(gates.tun_tso),
                 tun_uso: AtomicBool::new(gates.tun_uso),
+                downgrades: array::from_fn(|_| AtomicU64::new(0)),
             },
         }
     }
 
     /// Attributes the further counts of this thread to the worker with this index.
-    pub(crate) fn count_as(worker: usize) {
+    pub(crate) fn count_as(&self, worker: usize) {
         WORKER.set(worker);
+        if let Some(counters) = self.workers.get(worker) {
+            counters.thread.store(adit_linux::clock::thread_id(), Relaxed);
+        }
     }
 
     /// Returns the counters of this thread.
@@ -340,6 +388,12 @@ impl Stats {
                 tun_tso: self.gates.tun_tso.load(Relaxed),
                 tun_uso: self.gates.tun_uso.load(Relaxed),
             },
+            downgrades: DOWNGRADES
+                .iter()
+                .zip(&self.gates.downgrades)
+                .map(|((offload, reason), count)| (*offload, *reason, count.load(Relaxed)))
+                .collect(),
+            busy: self.workers.iter().map(|worker| worker.busy()).collect(),
             ..Totals::default()
         };
         for counters in self.workers.iter().chain([&self.control]) {
@@ -350,6 +404,11 @@ impl Stats {
 }
 
 impl Counters {
+    /// Returns the CPU time of the thread.
+    fn busy(&self) -> Duration {
+        adit_linux::clock::thread_cpu(self.thread.load(Relaxed)).unwrap_or_default()
+    }
+
     fn add_to(&self, totals: &mut Totals) {
         for ((_, sum), live) in totals.drops.iter_mut().zip(&self.drops) {
             *sum = sum.wrapping_add(live.load(Relaxed));
@@ -417,6 +476,28 @@ mod tests {
     }
 
     #[test]
+    fn a_downgrade_counts_once_however_many_workers_notice_it() {
+        let stats = Stats::new(Offloads::ALL, 1);
+        for why in [Downgrade::GsoInvalid, Downgrade::GsoDevice, Downgrade::UsoRefused] {
+            stats.gates.downgrade(why);
+        }
+        let totals = stats.totals();
+        let counts = totals.downgrades.iter().map(|(_, _, count)| *count).collect::<Vec<_>>();
+        assert_eq!(counts, [0, 1, 0, 1]);
+        let Offloads { udp_gso, udp_gro, tun_tso, tun_uso } = totals.offloads;
+        assert_eq!([udp_gso, udp_gro, tun_tso, tun_uso], [false, true, true, false]);
+    }
+
+    #[test]
+    fn a_worker_is_as_busy_as_its_thread() {
+        let stats = Stats::new(Offloads::ALL, 2);
+        stats.count_as(1);
+        std::hint::black_box((0..100_000).sum::<u64>());
+        let busy = stats.totals().busy;
+        assert!(busy[0].is_zero() && !busy[1].is_zero(), "{busy:?}");
+    }
+
+    #[test]
     fn what_each_thread_counted_is_added_up() {
         let stats = Stats::new(Offloads::ALL, 3);
         std::thread::scope(|scope| {
@@ -424,7 +505,7 @@ mod tests {
             for worker in 0..4 {
                 let stats = &stats;
                 scope.spawn(move || {
-                    Stats::count_as(worker);
+                    stats.count_as(worker);
                     stats.own().sent.record(10 + worker);
                     stats.drop_many(DropReason::NoRoute, 1 << worker);
                 });

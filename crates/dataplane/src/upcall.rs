@@ -389,6 +389,16 @@ impl<T: DataFormat> Queues<T> {
 }
 
 impl<T: DataFormat> Upcalls<T> {
+    /// Returns the name, length and limit of each queue. That of notices has limits for each kind only; its limit here is
+    /// that of the most frequent kind.
+    pub fn lengths(&self) -> [(&'static str, usize, usize); 3] {
+        [
+            ("notices", lock(&self.0.notices).items.len(), MAX_IN_BAND),
+            ("control-packets", lock(&self.0.frames).items.len(), MAX_FRAMES),
+            ("unauthenticated", lock(&self.0.unauthenticated).items.len(), MAX_UNAUTHENTICATED),
+        ]
+    }
+
     /// Delivers queued upcalls: a batch of notices, then control packets of known peers, then a batch of
     /// unauthenticated ones. If any are left, the descriptor is signalled again.
     pub fn drain(&mut self, take: impl FnMut(Upcall<T>)) {

@@ -1,5 +1,7 @@
 //! The two clocks: one for timers that includes the time in suspend, and one for certificates.
 
+use std::time::Duration;
+
 use rustix::time::{ClockId, clock_gettime};
 
 /// Returns the nanoseconds since boot, including time in suspend (`CLOCK_BOOTTIME`). The value
@@ -13,6 +15,27 @@ pub fn boottime() -> u64 {
 /// Returns the seconds since 1970 UTC (`CLOCK_REALTIME`); 0 for a clock set before that.
 pub fn unix_time() -> u64 {
     u64::try_from(clock_gettime(ClockId::Realtime).tv_sec).unwrap_or(0)
+}
+
+/// Returns the CPU time of this process.
+pub fn process_cpu() -> Option<Duration> {
+    nix::time::clock_gettime(nix::time::ClockId::CLOCK_PROCESS_CPUTIME_ID).ok().map(Into::into)
+}
+
+/// Returns the id of the calling thread, for [`thread_cpu`].
+pub fn thread_id() -> i32 {
+    rustix::thread::gettid().as_raw_nonzero().get()
+}
+
+/// Returns the CPU time of a thread of this process, or `None` if there is no such thread.
+pub fn thread_cpu(thread: i32) -> Option<Duration> {
+    // For the kernel, 0 is the calling thread.
+    if thread <= 0 {
+        return None;
+    }
+    // The kernel's encoding of a thread's clock (clock_getres(2)): the inverted id, and the bits for a thread's CPU time.
+    let clock = nix::time::ClockId::from_raw((!thread << 3) | 6);
+    nix::time::clock_gettime(clock).ok().map(Into::into)
 }
 
 /// Returns the offset of local time (`TZ`, or /etc/localtime) from UTC at a given time, in seconds.
@@ -49,6 +72,17 @@ mod tests {
         let first = super::is_synchronised();
         assert!(super::unix_time().abs_diff(before) <= 5);
         assert_eq!(first.is_some(), super::is_synchronised().is_some());
+    }
+
+    #[test]
+    fn a_threads_cpu_time_is_part_of_the_processs() {
+        let own = super::thread_id();
+        let before = super::thread_cpu(own).unwrap();
+        while super::thread_cpu(own).unwrap() == before {
+            std::hint::black_box((0..10_000).sum::<u64>());
+        }
+        assert!(super::process_cpu().unwrap() > before);
+        assert_eq!((super::thread_cpu(200_000_000), super::thread_cpu(0)), (None, None));
     }
 
     #[test]

@@ -27,7 +27,6 @@ use crate::filter_hook::{FilterHook, Relayed};
 use crate::format::Format;
 use crate::shared::{Failure, Shared};
 use crate::sockets::{Sockets, find_socket};
-use crate::stats::Stats;
 use crossbeam_utils::CachePadded;
 use transmit::Transmitter;
 
@@ -134,7 +133,7 @@ impl<F: Format> Worker<F> {
     /// Runs until the plane stops.
     pub(crate) fn run(mut self) {
         let _panic_guard = PanicGuard(Arc::<Shared<F>>::clone(&self.shared.0));
-        Stats::count_as(self.index);
+        self.shared.stats.count_as(self.index);
         let mut events = Events::new();
         while !self.shared.stop.load(Ordering::Acquire) {
             let timeout = self.timeout();

@@ -18,7 +18,7 @@ use crate::filter_hook::Relayed;
 use crate::format::Format;
 use crate::ingress::Ingress;
 use crate::shared::Shared;
-use crate::stats::{DropReason, Stats};
+use crate::stats::{Downgrade, DropReason, Stats};
 
 /// The maximum number of ICMP errors read in one turn; any left over cause another turn.
 const MAX_SOCKET_ERRORS: usize = 64;
@@ -171,8 +171,8 @@ pub(super) fn deliver(tun: &TunQueue, stats: &Stats, tag: Option<VlanId>, write:
     }
     if taken > 0 {
         let udp = VnetHeader::decode(write.vnet()).gso == adit_wire::Gso::UdpL4;
-        let gate = if udp { &stats.gates.tun_uso } else { &stats.gates.tun_tso };
-        gate.store(false, Relaxed);
+        let why = if udp { Downgrade::UsoRefused } else { Downgrade::TsoRefused };
+        stats.gates.downgrade(why);
     }
 }
 

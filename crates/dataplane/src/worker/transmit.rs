@@ -27,7 +27,7 @@ use crate::peer::{Peer, Tx};
 use crate::shared::Shared;
 use crate::sockets::find_socket;
 use crate::splice::Spliced;
-use crate::stats::DropReason;
+use crate::stats::{Downgrade, DropReason};
 use crate::stream::Stream;
 use frames::Frames;
 use reader::{Reader, Routed};
@@ -557,11 +557,11 @@ impl<F: Format> Transmitter<F> {
             match failure {
                 SendFailure::Oversize => tx.oversize = failed.segment,
                 // The datagrams were sent although the train was not, so it was GSO that was refused.
-                SendFailure::Device if sent > 0 => stats.gates.udp_gso.store(false, Relaxed),
+                SendFailure::Device if sent > 0 => stats.gates.downgrade(Downgrade::GsoDevice),
                 SendFailure::Invalid if sent > 0 => {
                     *einval += 1;
                     if *einval >= EINVAL_TRAINS {
-                        stats.gates.udp_gso.store(false, Relaxed);
+                        stats.gates.downgrade(Downgrade::GsoInvalid);
                     }
                 }
                 _ => {}

@@ -22,6 +22,8 @@ pub(super) struct Client {
     pub(super) session: SessionId,
     /// The number of the session, which no other session of the server has.
     pub(super) number: u64,
+    /// When its handshake began.
+    pub(super) began: Instant,
     /// Whether there was a request about the client, whose end is reported then.
     pub(super) requested: bool,
     pub(super) stage: Stage,

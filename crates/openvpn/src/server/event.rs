@@ -1,6 +1,7 @@
 use crate::reason::Reason;
 use crate::session::PathReport;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
 
 use crate::negotiate::DataCipher;
 use adit_engine::auth::Station;
@@ -117,6 +118,8 @@ pub struct ClientInfo {
     pub tls: String,
     /// The time when it connected.
     pub since: UnixTime,
+    /// The duration of its handshake.
+    pub handshake: Duration,
     /// Whether this is a check, which may exist in addition to a session with the same name.
     pub check: bool,
 }

@@ -9,7 +9,7 @@ use adit_linux::udp::{MAX_SEGMENTS, SendScratch, Train, UdpSocket};
 use super::EIO;
 use crate::egress::{Arena, TrainSpan};
 use crate::splice::{Spliced, joinable};
-use crate::stats::{DropReason, Stats};
+use crate::stats::{Downgrade, DropReason, Stats};
 
 /// The maximum number of trains per `sendmmsg`.
 pub(super) const TRAINS: usize = 64;
@@ -135,7 +135,7 @@ impl<'o> TrainSender<'o> {
                     let sent = self.splice_singly(stats, packets, segment, DropReason::SendFailed);
                     let device = failure.is_some_and(|error| error.raw_os_error() == Some(EIO));
                     if device && sent > 0 {
-                        stats.gates.udp_gso.store(false, Relaxed);
+                        stats.gates.downgrade(Downgrade::GsoDevice);
                     }
                 }
             }

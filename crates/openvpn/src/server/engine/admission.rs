@@ -321,6 +321,7 @@ impl ServerEngine {
             peer_info: negotiated.peer_info.entries().to_vec(),
             tls: negotiated.tls,
             since: self.clock.at(now),
+            handshake: now.since(client.began),
             check,
         };
         let nameless = info.identity.common_name.is_empty();

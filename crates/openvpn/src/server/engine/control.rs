@@ -113,6 +113,7 @@ impl ServerEngine {
             Event::Keys => self.keys_arrived(now, peer, out),
             Event::Failed(reason) => {
                 self.forget_reauthorization(peer);
+                self.counters.renegotiations_failed += 1;
                 self.report(now, peer, out, ServerEvent::Warning, || reason.in_session());
                 Ok(())
             }

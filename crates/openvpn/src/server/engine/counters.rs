@@ -41,6 +41,8 @@ pub struct ServerCounters {
     /// Renegotiations, moves and push replies that were delayed because their client had used up
     /// its budget.
     pub delayed: u64,
+    /// Renegotiations that failed within a session.
+    pub renegotiations_failed: u64,
     /// Control messages that were not read because a record held more messages, or a client sent
     /// more records, than the budget allows.
     pub messages_excess: u64,

@@ -130,6 +130,7 @@ impl ServerEngine {
             control_channel,
             session,
             number,
+            began: accepted.unwrap_or(now),
             requested: false,
             stage,
             scheduled: None,

@@ -46,7 +46,7 @@ const MAX_PEER_ID: u32 = 0x00ff_fffe;
 /// previous owner is long gone by then.
 const IDS_AT_LEAST: u32 = 0xffff;
 /// The maximum number of concurrent handshakes.
-const MAX_HANDSHAKES: usize = 4096;
+pub const MAX_HANDSHAKES: usize = 4096;
 /// The number of free places that entitle a network to one more handshake.
 const FREE_PER_HANDSHAKE: usize = 7;
 /// The time that a refused client has to acknowledge its refusal.
