@@ -13,6 +13,7 @@ use adit_runtime::fault::Fault;
 use adit_runtime::helper::{
     Answer, AnswerWithFds, Duty, DutyKind, OpenedDevice, Policy, Problem, RequestCheck,
 };
+use adit_runtime::metrics::Config as MetricsConfig;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -44,6 +45,8 @@ pub(crate) struct BridgeDuty {
     pub(crate) carry_link: bool,
     /// The control socket.
     pub(crate) control: PathBuf,
+    /// Where metrics are served.
+    pub(crate) metrics: Option<MetricsConfig>,
 }
 
 /// A request that only a bridge has.
@@ -96,6 +99,7 @@ impl Duty for BridgeHelper {
         if let Some(path) = &self.duty.rules {
             policy.add_rules(path);
         }
+        policy.add_metrics(self.duty.metrics.as_ref());
         Ok(policy)
     }
 

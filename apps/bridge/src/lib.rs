@@ -37,6 +37,7 @@ use adit_runtime::fault::Fault;
 use adit_runtime::filter;
 use adit_runtime::helper::{self, Watcher};
 use adit_runtime::instance::{self, Controls, EndReason, Instance};
+use adit_runtime::metrics::{Config as MetricsConfig, Samples};
 use adit_runtime::paths::Paths;
 use adit_runtime::privileges;
 use adit_runtime::{log, say, worker_count};
@@ -73,6 +74,8 @@ pub struct BridgeOptions {
     pub dir: Option<PathBuf>,
     /// The user to run as, or `None` for `adit`, or `nobody` if that user does not exist.
     pub user: Option<String>,
+    /// Where metrics are served.
+    pub metrics: Option<MetricsConfig>,
     /// The number of additional log levels.
     pub verbose: u8,
 }
@@ -113,6 +116,7 @@ impl BridgeOptions {
             share_with_host: self.share_with_host,
             carry_link: self.link_state == LinkState::Carry,
             control: paths.run.join(format!("{instance}.sock")),
+            metrics: self.metrics.clone(),
         })
     }
 }
@@ -193,7 +197,7 @@ async fn serve(
     };
     // Otherwise changes of interfaces are detected a moment later.
     let watch = NetWatch::open().ok();
-    let mut controls = Controls::open(&duty.control)?;
+    let mut controls = Controls::open(&duty.control, duty.metrics.as_ref())?;
     // Without a helper, keep the privileges that are needed to open a port again.
     let needed = [Capability::CAP_NET_ADMIN, Capability::CAP_NET_RAW];
     privileges::become_user("bridge", options.user.as_ref(), helped, &needed)?;
@@ -323,10 +327,12 @@ impl Instance for Running {
         self.log_report();
     }
 
-    fn reload(&mut self) {
-        if let Err(fault) = self.reload_rules() {
+    fn reload(&mut self) -> bool {
+        let reloaded = self.reload_rules();
+        if let Err(fault) = &reloaded {
             log::warning(&format!("nothing has changed: {fault}"));
         }
+        reloaded.is_ok()
     }
 
     fn request(&mut self, request: Request) -> Response {
@@ -344,6 +350,12 @@ impl Instance for Running {
 
     fn report(&mut self, report: &mut StatusReport) {
         self.complete(report);
+    }
+
+    fn measure(&mut self, samples: &mut Samples) {
+        if let Some(rules) = &self.rules {
+            rules.measure(samples);
+        }
     }
 }
 

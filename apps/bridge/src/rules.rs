@@ -11,6 +11,7 @@ use adit_linux::clock;
 use adit_runtime::control::{FlowTotals, Request, Response};
 use adit_runtime::fault::Fault;
 use adit_runtime::filter::LiveFilter;
+use adit_runtime::metrics::Samples;
 
 /// The current rules.
 pub(super) struct Rules {
@@ -38,6 +39,11 @@ impl Rules {
     /// Returns the firewall that evaluates frames.
     pub(crate) fn firewall(&self) -> &Arc<Firewall> {
         self.live.firewall()
+    }
+
+    /// Adds verdicts and the counters of rules to the samples.
+    pub(crate) fn measure(&self, samples: &mut Samples) {
+        self.live.measure(samples);
     }
 
     /// Returns the file that contains the rules.

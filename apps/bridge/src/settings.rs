@@ -9,6 +9,7 @@ use super::{
 };
 use adit_runtime::fault::Fault;
 use adit_runtime::helper::files;
+use adit_runtime::metrics::Config as MetricsConfig;
 use adit_runtime::settings::Key;
 
 /// The file before it is checked.
@@ -38,10 +39,12 @@ struct Raw {
     link_state: LinkState,
     #[serde(default)]
     user: Option<String>,
+    #[serde(default)]
+    metrics: Option<MetricsConfig>,
 }
 
 /// The keys of the file, in the order of the manual page.
-pub const BRIDGE_KEYS: [Key; 12] = [
+pub const BRIDGE_KEYS: [Key; 13] = [
     Key {
         name: "ports",
         comment: "The two ports: an interface that exists, or `tap:NAME` to create a TAP device.",
@@ -128,6 +131,13 @@ pub const BRIDGE_KEYS: [Key; 12] = [
         default: Some("`adit`, or `nobody` if there is no such user"),
         restart: true,
     },
+    Key {
+        name: "metrics",
+        comment: "Where metrics for Prometheus are served: `unix:PATH`, or a port of this machine such as `127.0.0.1:9190`.",
+        example: r#""unix:/run/adit/office.metrics""#,
+        default: Some("none"),
+        restart: true,
+    },
 ];
 
 impl BridgeOptions {
@@ -201,6 +211,7 @@ impl Raw {
             name,
             dir: None,
             user: self.user,
+            metrics: self.metrics,
             verbose: 0,
         })
     }

@@ -80,6 +80,7 @@ async fn bridge(dir: &std::path::Path, on_log: fn()) -> (Running, Ends) {
         workers: 1,
         mtu: None,
         share_with_host: false,
+        metrics: None,
         carry_link: false,
         control: dir.join("a-b.sock"),
     };
@@ -111,7 +112,8 @@ fn a_worker_that_panics_ends_the_bridge_and_forwards_nothing_more() {
         assert!(arrived > 0, "the bridge forwards what the rules accept");
         assert!(running.check_workers().is_ok());
         ends.send(7);
-        let mut controls = Controls { signals: Signals::none(), socket: None, notifier: None };
+        let mut controls =
+            Controls { signals: Signals::none(), socket: None, notifier: None, metrics: None };
         let ended = instance::run(&mut running, &mut controls);
         let fault = tokio::time::timeout(limit, ended).await.expect("it ends").unwrap_err();
         assert_eq!(fault.to_string(), "worker 0: ended unexpectedly");

@@ -510,6 +510,10 @@ pub(crate) struct Connect {
     #[arg(long, value_name = "NAME")]
     pub device: Option<String>,
 
+    /// Serve metrics for Prometheus at unix:PATH or a port of this machine such as 127.0.0.1:9190
+    #[arg(long, value_name = "ADDRESS")]
+    pub metrics: Option<adit_runtime::metrics::Config>,
+
     /// Print more log lines (repeatable)
     #[arg(long, short, action = clap::ArgAction::Count)]
     pub verbose: u8,

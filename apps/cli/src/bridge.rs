@@ -7,6 +7,7 @@ use adit_app_bridge::{
     BridgeOptions, LinkState, NeighbourArg, PortAddress, PortSpec, RouteArg, RoutedOptions,
 };
 use adit_runtime::fault::Fault;
+use adit_runtime::metrics::Config as MetricsConfig;
 use clap::{ArgGroup, Args, ValueEnum, ValueHint};
 
 #[derive(Debug, Args)]
@@ -23,7 +24,7 @@ pub(crate) struct Bridge {
     /// Read all settings from this file; see adit-bridge.toml(5)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with_all = [
         "a", "b", "routed", "address", "route", "neighbour", "workers", "mtu", "share_with_host", "link_state", "name",
-        "user",
+        "user", "metrics",
     ])]
     pub settings: Option<PathBuf>,
 
@@ -91,6 +92,10 @@ pub(crate) struct Bridge {
     #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
 
+    /// Serve metrics for Prometheus at unix:PATH or a port of this machine such as 127.0.0.1:9190
+    #[arg(long, value_name = "ADDRESS")]
+    pub metrics: Option<MetricsConfig>,
+
     /// Print more log lines (repeatable)
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub verbose: u8,
@@ -125,7 +130,7 @@ fn chosen(options: Bridge) -> Result<BridgeOptions, Fault> {
     }
     let (Some(a), Some(b)) = (a, b) else { return Err(Fault::operator("name two ports")) };
     let Bridge { rules, routed, address, route, neighbour, workers, .. } = options;
-    let Bridge { mtu, share_with_host, link_state, name, user, .. } = options;
+    let Bridge { mtu, share_with_host, link_state, name, user, metrics, .. } = options;
     let routed = routed.then_some(RoutedOptions {
         addresses: address,
         routes: route,
@@ -143,6 +148,7 @@ fn chosen(options: Bridge) -> Result<BridgeOptions, Fault> {
         name,
         dir,
         user,
+        metrics,
         verbose,
     })
 }

@@ -198,6 +198,7 @@ fn connect_options(options: Connect) -> ConnectOptions {
         release: _,
         dns,
         device,
+        metrics,
         verbose,
         dir,
     } = options;
@@ -213,6 +214,7 @@ fn connect_options(options: Connect) -> ConnectOptions {
         keep_dns: dns == Switch::Off,
         device,
         dir,
+        metrics,
         verbose,
     }
 }

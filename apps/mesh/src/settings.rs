@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use adit_mesh::session::MAX_CHANNELS;
 use adit_runtime::fault::{Fault, file_fault};
+use adit_runtime::metrics::Config as MetricsConfig;
 use adit_runtime::settings::checked_device;
 use serde::Deserialize;
 
@@ -52,6 +53,8 @@ pub struct Settings {
     /// The time without a comparison of the roster with another member after which a peer loses its routes, or `None`
     /// for never.
     pub max_age: Option<Duration>,
+    /// Where metrics are served.
+    pub metrics: Option<MetricsConfig>,
 }
 
 /// The file in its stored form.
@@ -70,6 +73,7 @@ struct Raw {
     openvpn_port: Option<NonZeroU16>,
     openvpn_host: Option<String>,
     max_age: Option<String>,
+    metrics: Option<MetricsConfig>,
 }
 
 impl Settings {
@@ -103,6 +107,7 @@ impl Settings {
         }
         Ok(Self {
             max_age,
+            metrics: raw.metrics,
             port: raw.port.unwrap_or(PORT),
             tcp_port: raw.tcp_port.unwrap_or(TCP_PORT),
             device,
@@ -168,6 +173,7 @@ mod tests {
             openvpn_port: 1195,
             openvpn_host: None,
             max_age: None,
+            metrics: None,
         };
         assert_eq!(load(None).unwrap(), defaults);
         assert_eq!(load(Some("")).unwrap(), defaults);
@@ -177,7 +183,7 @@ mod tests {
     fn each_setting_is_read_and_a_wrong_one_is_named_with_its_line() {
         let text = "port = 7\ntcp-port = 0\ndevice = \"m0\"\nworkers = 2\nchannels = 3\nport-mapping = false\nexit = \"hub\"\n\
                     forward = false\nmasquerade = false\nopenvpn-port = 8\nopenvpn-host = \"vpn.example.org\"\n\
-                    max-age = \"24h\"\n";
+                    max-age = \"24h\"\nmetrics = \"127.0.0.1:9190\"\n";
         let expected = Settings {
             port: 7,
             tcp_port: 0,
@@ -191,6 +197,7 @@ mod tests {
             openvpn_port: 8,
             openvpn_host: Some("vpn.example.org".into()),
             max_age: Some(Duration::from_secs(86_400)),
+            metrics: Some("127.0.0.1:9190".parse().unwrap()),
         };
         assert_eq!(load(Some(text)).unwrap(), expected);
         let wrong = load(Some("port = 7\nprot = 8\n")).unwrap_err().to_string();

@@ -84,6 +84,7 @@ impl Candidate<'_> {
             device: device(self.paths.name()),
             packet_size: None,
             durability: None,
+            metrics: None,
         };
         let secrets = Secrets { password, ring: self.key.clone().into(), keys };
         self.paths.create()?;

@@ -18,6 +18,7 @@ use zeroize::Zeroizing;
 
 use super::paths::Paths;
 use adit_runtime::fault::Fault;
+use adit_runtime::metrics::Config as MetricsConfig;
 use adit_runtime::paths::write_whole;
 
 /// The parsed and checked `node.toml`: the identity of a node and its settings for sending. It contains no secrets.
@@ -41,6 +42,8 @@ pub struct Settings {
     pub packet_size: Option<usize>,
     /// The durability of its packets, or `None` to use the network's setting.
     pub durability: Option<Durability>,
+    /// Where metrics are served.
+    pub metrics: Option<MetricsConfig>,
 }
 
 /// The file before it is checked.
@@ -57,6 +60,7 @@ struct Raw {
     device: String,
     packet_size: Option<usize>,
     durability: Option<String>,
+    metrics: Option<MetricsConfig>,
 }
 
 impl TryFrom<Raw> for Settings {
@@ -87,6 +91,7 @@ impl TryFrom<Raw> for Settings {
                 .map(|word| word.parse::<Durability>())
                 .transpose()
                 .map_err(|e| format!("durability: {e}"))?,
+            metrics: raw.metrics,
         })
     }
 }
@@ -181,6 +186,12 @@ impl Settings {
         match self.durability {
             Some(word) => key(stored, "durability", quote(word.as_str())),
             None => key(stored, "# durability", quote(Durability::default().as_str())),
+        }
+        let metrics =
+            "Where metrics for Prometheus are served: unix:PATH, or a port of this machine.";
+        match &self.metrics {
+            Some(config) => key(metrics, "metrics", config.to_toml()),
+            None => key(metrics, "# metrics", quote("unix:/run/adit/postgres.metrics")),
         }
         text
     }
@@ -322,6 +333,7 @@ mod tests {
             device: "adit-vpn".into(),
             packet_size: Some(7900),
             durability: Some(Durability::Strict),
+            metrics: None,
         }
     }
 

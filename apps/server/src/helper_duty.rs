@@ -132,6 +132,7 @@ impl Duty for ServerHelper {
         if let Some(path) = filter_file(&paths, &settings) {
             policy.add_rules(&path);
         }
+        policy.add_metrics(settings.metrics.as_ref());
         Ok(policy)
     }
 

@@ -167,6 +167,7 @@ fn choose(choices: &NewServer, notes: &mut Vec<String>) -> Result<Settings, Faul
         filter: filter(choices, notes)?,
         pam_service: "adit".into(),
         oidc: None,
+        metrics: None,
     };
     // Apply the same checks, with the same messages, as for an edited file.
     Settings::parse(&settings.to_toml(), Path::new("the command line"))

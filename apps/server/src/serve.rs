@@ -117,6 +117,7 @@ async fn serve(
             .transpose()?,
         mac_limits: MacLimits::default(),
         control: Some(paths.control_socket()),
+        metrics: settings.metrics.clone(),
         socket: SocketTuning::default(),
         port_share: None,
         workers,
@@ -466,6 +467,7 @@ impl ServerHooks<'_> {
             ("workers", fresh.workers != old.workers),
             ("pam-service", fresh.pam_service != old.pam_service),
             ("user", fresh.user != old.user),
+            ("metrics", fresh.metrics != old.metrics),
             ("filter", fresh.filter.is_some() != old.filter.is_some()),
         ];
         let pending: Vec<&str> =

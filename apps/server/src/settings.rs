@@ -11,6 +11,7 @@ use super::oidc_settings::OidcSettings;
 use super::settings_keys;
 use adit_runtime::fault::{Fault, file_fault};
 use adit_runtime::helper::files;
+use adit_runtime::metrics::Config as MetricsConfig;
 use adit_runtime::paths::shell_word;
 use adit_runtime::settings::checked_device;
 
@@ -62,6 +63,8 @@ pub struct Settings {
     pub pam_service: String,
     /// The provider with which users log in in a browser.
     pub oidc: Option<OidcSettings>,
+    /// Where metrics are served.
+    pub metrics: Option<MetricsConfig>,
 }
 
 /// The traffic that clients send through the tunnel.
@@ -272,6 +275,8 @@ struct Raw {
     // A table comes after all other keys.
     #[serde(default)]
     oidc: Option<OidcSettings>,
+    #[serde(default)]
+    metrics: Option<MetricsConfig>,
 }
 
 fn default_listen() -> Vec<Listen> {
@@ -333,6 +338,7 @@ impl TryFrom<Raw> for Settings {
             filter: raw.filter.as_deref().map(checked_filter).transpose()?,
             pam_service: checked_service(raw.pam_service)?,
             oidc: raw.oidc.map(OidcSettings::checked).transpose()?,
+            metrics: raw.metrics,
         })
     }
 }
@@ -362,6 +368,7 @@ impl From<Settings> for Raw {
             filter: settings.filter.map(|path| path.to_string_lossy().into_owned()),
             pam_service: settings.pam_service,
             oidc: settings.oidc,
+            metrics: settings.metrics,
         }
     }
 }
@@ -535,6 +542,7 @@ mod tests {
             filter: None,
             pam_service: default_pam_service(),
             oidc: None,
+            metrics: None,
         }
     }
 
@@ -553,6 +561,7 @@ mod tests {
         full.user = Some("vpn-user".into());
         full.mtu = Some(1400);
         full.login = Login::CertificatePasswordCode;
+        full.metrics = Some("127.0.0.1:9190".parse().unwrap());
         full.filter = Some("/etc/adit/rules of mine.nft".into());
         full.listen.push("udp/[2001:db8::1]:443".parse().unwrap());
         full.listen.push("tcp/443".parse().unwrap());

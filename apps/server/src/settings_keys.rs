@@ -77,6 +77,7 @@ fn value(settings: &Settings, key: &str) -> Option<String> {
         "workers" => settings.workers?.to_string(),
         "user" => quoted(settings.user.as_ref()?),
         "filter" => quoted(settings.filter.as_ref()?.display()),
+        "metrics" => settings.metrics.as_ref()?.to_toml(),
         "device" => quoted(&settings.device),
         _ => return None,
     })
@@ -102,7 +103,7 @@ const HEAD: &str = "\
 ";
 
 /// All keys, in the order of the file.
-pub const KEYS: [Key; 17] = [
+pub const KEYS: [Key; 18] = [
     Key {
         name: "listen",
         comment: "\
@@ -247,6 +248,15 @@ A file of rules for packets in the tunnel, in nftables' language; a relative pat
 to this file's folder. Without it everything passes, except packets between clients.",
         example: r#""rules.nft""#,
         default: Some("no rules"),
+        restart: true,
+    },
+    Key {
+        name: "metrics",
+        comment: "\
+Where metrics for Prometheus are served: unix:PATH, or a port of this machine such as
+127.0.0.1:9190. Without this line, nowhere. See docs/metrics.md.",
+        example: r#""unix:/run/adit/server.metrics""#,
+        default: Some("none"),
         restart: true,
     },
     Key {

@@ -6,6 +6,7 @@
 pub mod compat_log;
 mod log_events;
 mod log_limits;
+mod metrics;
 mod release_memory;
 mod service;
 mod sessions;
@@ -27,6 +28,7 @@ use tokio::sync::{mpsc, oneshot};
 pub use adit_dataplane::{Relay, StreamOptions};
 use adit_linux::udp::Fragmentation;
 pub use log_events::EventLog;
+pub use metrics::HandshakeStats;
 pub use service::{Service, server_drops, tun_report};
 pub use sessions::{Session, Sessions};
 pub use sockets::{listen, unbound};
@@ -38,6 +40,7 @@ use adit_runtime::fault::Fault;
 use adit_runtime::filter::{KnownNames, LiveFilter};
 use adit_runtime::host::HostPlan;
 use adit_runtime::instance::{EndReason, Reaction};
+use adit_runtime::metrics::Config as MetricsConfig;
 use adit_runtime::port_share::PortShare;
 use adit_runtime::signals::Signal;
 
@@ -73,6 +76,8 @@ pub struct Options {
     pub mac_limits: MacLimits,
     /// The path of a control socket to open, which also names the instance.
     pub control: Option<PathBuf>,
+    /// The address at which metrics are served.
+    pub metrics: Option<MetricsConfig>,
     /// The buffers and marks of the sockets.
     pub socket: SocketTuning,
     /// The server that receives TCP connections that do not belong to the tunnel.

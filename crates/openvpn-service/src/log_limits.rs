@@ -53,7 +53,7 @@ pub(super) fn is_logged(
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -91,7 +91,7 @@ mod tests {
         PeerIdentity { common_name: "alice".into(), ..PeerIdentity::default() }
     }
 
-    fn info() -> ClientInfo {
+    pub(crate) fn info() -> ClientInfo {
         ClientInfo {
             peer: PEER,
             session: 0,
@@ -106,6 +106,7 @@ mod tests {
             tls: "TLSv1.3".into(),
             since: Default::default(),
             check: false,
+            handshake: Default::default(),
         }
     }
 

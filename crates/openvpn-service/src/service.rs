@@ -7,13 +7,16 @@ use std::time::Duration;
 use adit_dataplane::{FilterConfig, PlaneConfig};
 use adit_engine::{PeerId, Transport};
 use adit_linux::tun::TunDevice;
-use adit_openvpn::server::{Disconnect, ServerCounters, ServerEngine, ServerEvent, UsedElsewhere};
+use adit_openvpn::server::{
+    Disconnect, MAX_HANDSHAKES, ServerCounters, ServerEngine, ServerEvent, UsedElsewhere,
+};
 use adit_openvpn::tls::ServerTls;
 use adit_openvpn_data::OpenVpnFormat;
 use tokio::sync::mpsc;
 
 use super::log_events::log_overdue;
 use super::log_limits::is_logged;
+use super::metrics::{HandshakeStats, sample_peers};
 use super::release_memory::MemoryRelease;
 use super::sessions::Sessions;
 use super::sockets::{bind, listen};
@@ -27,6 +30,7 @@ use adit_runtime::filter;
 use adit_runtime::host::{HostHandle, HostPlan};
 use adit_runtime::instance::{self, Controls, EndReason, Instance, Reaction};
 use adit_runtime::log::{self, LogLimiter};
+use adit_runtime::metrics::{Listener, PeerSample, Samples, table};
 use adit_runtime::plane_backend::{PlaneBackend, fill_totals, gates, tun_offloads};
 use adit_runtime::privileges;
 use adit_runtime::random::seed;
@@ -51,6 +55,7 @@ pub struct Service {
     host: HostHandle,
     tun: Option<TunDevice>,
     control: Option<control::Server>,
+    metrics: Option<Listener>,
 }
 
 impl Service {
@@ -71,6 +76,7 @@ impl Service {
     /// See [`Service::start`].
     pub fn open(options: Options) -> Result<Self, Fault> {
         let control = options.control.as_deref().map(control::Server::open).transpose()?;
+        let metrics = options.metrics.as_ref().map(Listener::open).transpose()?;
         privileges::raise_descriptor_limit();
         if options.workers <= ONE_ARENA {
             adit_linux::memory::share_one_arena();
@@ -84,7 +90,7 @@ impl Service {
             .with_streams(listening.collect::<Result<Vec<_>, _>>()?)
             .with_share(options.port_share.clone());
         let (host, tun) = HostHandle::open(&options.host.device, tun_offloads(), options.workers)?;
-        Ok(Self { options, sockets, host, tun, control })
+        Ok(Self { options, sockets, host, tun, control, metrics })
     }
 
     /// Returns the device's name.
@@ -117,11 +123,11 @@ impl Service {
     /// # Errors
     /// The server failed.
     pub async fn run(self, hooks: &mut dyn Hooks) -> Result<EndReason<Infallible>, Fault> {
-        let Self { mut options, sockets, mut host, tun, control } = self;
+        let Self { mut options, sockets, mut host, tun, control, metrics } = self;
         let (sender, commands) = mpsc::channel(super::COMMAND_LIMIT);
         let served = async {
             let mut controls =
-                Controls { signals: Signals::new()?, socket: control, notifier: None };
+                Controls { signals: Signals::new()?, socket: control, notifier: None, metrics };
             let engine = ServerEngine::new(options.engine.clone(), seed()?, now(), unix_time())
                 .map_err(|e| Fault::operator(e.to_string()))?;
             let config = PlaneConfig {
@@ -169,6 +175,7 @@ impl Service {
                 host: &mut host,
                 driver,
                 sessions: Sessions::default(),
+                handshakes: HandshakeStats::default(),
                 log_limiter: LogLimiter::default(),
                 packets: log::Traffic::default(),
                 rest: MemoryRelease::default(),
@@ -206,6 +213,7 @@ struct Running<'a> {
     host: &'a mut HostHandle,
     driver: Driver<ServerEngine, PlaneBackend<OpenVpnFormat>>,
     sessions: Sessions,
+    handshakes: HandshakeStats,
     log_limiter: LogLimiter,
     /// Traffic counters for the log.
     packets: log::Traffic,
@@ -276,10 +284,12 @@ impl Instance for Running<'_> {
         self.hooks.signal(signal, &self.sessions)
     }
 
-    fn reload(&mut self) {
-        if let Err(fault) = self.reload_all() {
+    fn reload(&mut self) -> bool {
+        let reloaded = self.reload_all();
+        if let Err(fault) = &reloaded {
             log::error(&format!("not reloaded: {fault}"));
         }
+        reloaded.is_ok()
     }
 
     fn request(&mut self, request: Request) -> Response {
@@ -319,10 +329,8 @@ impl Instance for Running<'_> {
     }
 
     fn report(&mut self, report: &mut StatusReport) {
-        self.refresh();
         report.endpoints = self.listening.iter().map(ToString::to_string).collect();
         report.tun.clone_from(&self.tun);
-        report.peers = self.sessions.iter().map(|session| session.report(now())).collect();
         report.certificate = self.hooks.certificate();
         report.client_certificate = self.hooks.client_certificate();
         report.shared = self.shared.values().cloned().collect();
@@ -335,6 +343,27 @@ impl Instance for Running<'_> {
         let reasons = reasons.chain([accept_failed]);
         let occurred = reasons.filter(|(_, count)| *count > 0);
         report.drops.extend(occurred.map(|(name, count)| (name.to_owned(), count)));
+    }
+
+    fn report_peers(&mut self, report: &mut StatusReport) {
+        self.refresh();
+        report.peers = self.sessions.iter().map(|session| session.report(now())).collect();
+    }
+
+    fn measure(&mut self, samples: &mut Samples) {
+        let engine = self.driver.engine();
+        self.handshakes.measure(engine.counters().renegotiations_failed, samples);
+        samples.count(&table::QUEUE_LENGTH, ["handshakes"], engine.handshakes() as u64);
+        samples.count(&table::QUEUE_LIMIT, ["handshakes"], MAX_HANDSHAKES as u64);
+        self.driver.measure(samples);
+        self.driver.backend().measure(samples);
+        if let Some(filter) = &self.filter {
+            filter.measure(samples);
+        }
+    }
+
+    fn sample_peers(&mut self, after: Option<u64>) -> Vec<PeerSample> {
+        sample_peers(&self.sessions, after)
     }
 }
 
@@ -382,6 +411,7 @@ impl Running<'_> {
             self.authorizer.challenge_response(*session, text.clone());
         }
         self.sessions.record(now(), event);
+        self.handshakes.record(event);
         self.hooks.event(event);
     }
 

@@ -48,6 +48,12 @@ impl Sessions {
         self.open.values()
     }
 
+    /// Iterates over the sessions with higher ids than `id`, in the order of their ids.
+    pub(super) fn after(&self, id: Option<u64>) -> impl Iterator<Item = &Session> {
+        let after = id.map_or(Some(0), |id| u32::try_from(id).ok()?.checked_add(1));
+        after.into_iter().flat_map(|first| self.open.range(PeerId(first)..)).map(|(_, it)| it)
+    }
+
     /// Returns a peer's session.
     pub fn get(&self, peer: PeerId) -> Option<&Session> {
         self.open.get(&peer)

@@ -3,6 +3,7 @@
 //! ```text
 //!   signals         ──► signal  ─┐
 //!   control socket  ──► request  │
+//!   metrics thread  ──► query    │
 //!   interval        ──► tick     ├──► Ended
 //!   Instance::next  ──► handle  ─┘
 //! ```
@@ -20,6 +21,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::clock::{now, unix_time};
 use crate::control::{ControlRequest, Request, Response, Server, StatusReport};
 use crate::fault::Fault;
+use crate::metrics::{self, Head, Listener, PeerSample, Query, Samples, table};
 use crate::signals::{Signal, Signals};
 
 /// The default interval of ticks.
@@ -78,8 +80,8 @@ pub trait Instance {
     /// Logs the state, after SIGUSR1 or SIGUSR2 from an operator.
     fn log_state(&mut self) {}
 
-    /// Carries out [`Reaction::Reload`].
-    fn reload(&mut self);
+    /// Carries out [`Reaction::Reload`]. Returns whether everything could be read again.
+    fn reload(&mut self) -> bool;
 
     /// Answers a request other than [`Request::Status`] and [`Request::Stop`].
     fn request(&mut self, request: Request) -> Response;
@@ -89,8 +91,25 @@ pub trait Instance {
         1
     }
 
-    /// Completes a status report, in which the fields common to all instances are already set.
+    /// Completes a status report, in which the fields common to all instances are already set, except for what
+    /// [`Instance::report_peers`] adds.
     fn report(&mut self, report: &mut StatusReport);
+
+    /// Adds the peers to a status report. There may be thousands, so metrics get them from [`Instance::sample_peers`].
+    fn report_peers(&mut self, report: &mut StatusReport) {
+        let _ = report;
+    }
+
+    /// Adds the metrics that do not follow from a status report.
+    fn measure(&mut self, samples: &mut Samples) {
+        let _ = samples;
+    }
+
+    /// Returns the first [`metrics::SLICE`] peers whose numbers are higher than `after`, in ascending order.
+    fn sample_peers(&mut self, after: Option<u64>) -> Vec<PeerSample> {
+        let _ = after;
+        Vec::new()
+    }
 }
 
 /// The reaction to a signal.
@@ -139,6 +158,8 @@ pub struct Controls {
     pub socket: Option<Server>,
     /// The service manager, if it expects notifications.
     pub notifier: Option<Notifier>,
+    /// The socket for metrics.
+    pub metrics: Option<Listener>,
 }
 
 impl Controls {
@@ -146,10 +167,11 @@ impl Controls {
     /// dropped.
     ///
     /// # Errors
-    /// Fails if the control socket cannot be opened. The error names the remedy.
-    pub fn open(socket: &Path) -> Result<Self, Fault> {
+    /// Fails if the control socket or the socket for metrics cannot be opened. The error names the remedy.
+    pub fn open(socket: &Path, metrics: Option<&metrics::Config>) -> Result<Self, Fault> {
         Ok(Self {
             socket: Some(Server::open(socket)?),
+            metrics: metrics.map(Listener::open).transpose()?,
             signals: Signals::new()?,
             notifier: Notifier::from_env().ok().flatten(),
         })
@@ -180,6 +202,9 @@ pub async fn run<I: Instance>(
     controls: &mut Controls,
 ) -> Result<EndReason<I::Reason>, Fault> {
     let started = now();
+    // Only now have the privileges been dropped that a new thread would keep.
+    let mut metrics = controls.metrics.take().map(Listener::serve).transpose()?;
+    let mut reloads = Reloads { successful: true, time: unix_time().0 };
     let name = controls.socket.as_ref().map(Server::name).unwrap_or_default();
     let mut ticks = interval(instance.tick_interval());
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -193,7 +218,7 @@ pub async fn run<I: Instance>(
             signal = controls.signals.next() => match instance.signal(signal) {
                 Reaction::Ignore => None,
                 Reaction::Reload => {
-                    instance.reload();
+                    reloads.record(instance.reload());
                     None
                 }
                 Reaction::Stop => Some(EndReason::Signal(signal)),
@@ -201,9 +226,18 @@ pub async fn run<I: Instance>(
             },
             (request, reply) = next_request(&mut controls.socket) => {
                 let stop = request == Request::Stop;
+                let reload = matches!(request, Request::Reload | Request::ReloadClients);
+                let response = respond(instance, request, &name, started);
+                if reload {
+                    reloads.record(!matches!(response, Response::Error { .. }));
+                }
                 // The requesting program may be gone.
-                let _ = reply.send(respond(instance, request, &name, started));
+                let _ = reply.send(response);
                 stop.then_some(EndReason::Asked)
+            }
+            query = next_query(&mut metrics) => {
+                sample(instance, query, &name, started, &reloads);
+                None
             }
             _ = alive.tick(), if watchdog.is_some() => {
                 controls.alive();
@@ -226,6 +260,70 @@ async fn next_request(socket: &mut Option<Server>) -> ControlRequest {
     }
 }
 
+/// Waits for the next query of the metrics thread, or forever if there is none.
+async fn next_query(metrics: &mut Option<metrics::Server>) -> Query {
+    match metrics {
+        Some(server) => server.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The last attempt to read the configuration.
+#[derive(Debug)]
+struct Reloads {
+    successful: bool,
+    /// The time of the last successful one, in seconds since 1970.
+    time: u64,
+}
+
+impl Reloads {
+    fn record(&mut self, successful: bool) {
+        self.successful = successful;
+        if successful {
+            self.time = unix_time().0;
+        }
+    }
+}
+
+/// Answers a query of the metrics thread, which may have given up.
+fn sample(
+    instance: &mut impl Instance,
+    query: Query,
+    name: &str,
+    started: Instant,
+    reloads: &Reloads,
+) {
+    match query {
+        Query::Head(reply) => {
+            let mut head = Head { report: new_report(instance, name, started), ..Head::default() };
+            instance.report(&mut head.report);
+            let samples = &mut head.samples;
+            instance.measure(samples);
+            samples.count(&table::RELOAD_SUCCESSFUL, [], reloads.successful.into());
+            samples.count(&table::RELOAD_TIME, [], reloads.time);
+            let _ = reply.send(head);
+        }
+        Query::Peers(after, reply) => {
+            let _ = reply.send(instance.sample_peers(after));
+        }
+    }
+}
+
+/// Returns a report with the fields common to all instances.
+fn new_report(instance: &impl Instance, name: &str, started: Instant) -> StatusReport {
+    let uptime_s = now().since(started).as_secs();
+    StatusReport {
+        version: env!("CARGO_PKG_VERSION").into(),
+        role: instance.role().into(),
+        instance: name.into(),
+        state: "running".into(),
+        pid: std::process::id(),
+        started: unix_time().0.saturating_sub(uptime_s),
+        uptime_s,
+        ..StatusReport::default()
+    }
+}
+
 fn respond(
     instance: &mut impl Instance,
     request: Request,
@@ -234,18 +332,9 @@ fn respond(
 ) -> Response {
     match request {
         Request::Status => {
-            let uptime_s = now().since(started).as_secs();
-            let mut report = StatusReport {
-                version: env!("CARGO_PKG_VERSION").into(),
-                role: instance.role().into(),
-                instance: name.into(),
-                state: "running".into(),
-                pid: std::process::id(),
-                started: unix_time().0.saturating_sub(uptime_s),
-                uptime_s,
-                ..StatusReport::default()
-            };
+            let mut report = new_report(instance, name, started);
             instance.report(&mut report);
+            instance.report_peers(&mut report);
             Response::Status(Box::new(report))
         }
         Request::Stop => Response::Done { count: instance.sessions() },
@@ -295,7 +384,9 @@ mod tests {
             Ok((self.ticks == 100_000).then_some(EndReason::Stopped(self.ticks)))
         }
 
-        fn reload(&mut self) {}
+        fn reload(&mut self) -> bool {
+            true
+        }
 
         fn request(&mut self, _: Request) -> Response {
             Response::Filter(Box::default())
@@ -314,6 +405,7 @@ mod tests {
             signals: Signals::none(),
             socket: Some(Server::open(&path).unwrap()),
             notifier: None,
+            metrics: None,
         };
         let asked = tokio::task::spawn_blocking(move || {
             [Request::Status, Request::Reload, Request::Stop].map(|r| request(&path, &r).unwrap())
@@ -333,7 +425,8 @@ mod tests {
 
     #[tokio::test]
     async fn an_instance_ends_by_itself() {
-        let mut controls = Controls { signals: Signals::none(), socket: None, notifier: None };
+        let mut controls =
+            Controls { signals: Signals::none(), socket: None, notifier: None, metrics: None };
         let ended = run(&mut Counter { ticks: 99_998 }, &mut controls).await;
         assert_eq!(ended, Ok(EndReason::Stopped(100_000)));
     }

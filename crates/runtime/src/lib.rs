@@ -3,7 +3,7 @@
 //!
 //! [`driver`] connects a sans-IO engine to the data plane. Through [`control`], other processes inspect and control a
 //! running one. [`background`] keeps programs running without a terminal. [`helper`] performs privileged operations for a process without privileges, [`host`] changes the host's
-//! addresses and routes and undoes the changes, [`programs`] runs the programs that a configuration names, and
+//! addresses and routes and undoes the changes, [`metrics`] serves counters to monitoring, [`programs`] runs the programs that a configuration names, and
 //! [`filter`] manages the rules of a running filter.
 
 #![forbid(unsafe_code)]
@@ -23,6 +23,7 @@ pub mod instance;
 pub mod lock;
 pub mod log;
 pub mod log_file;
+pub mod metrics;
 pub mod netinfo;
 pub mod paths;
 pub mod plane_backend;

@@ -15,6 +15,7 @@ use adit_linux::udp::UdpSocket;
 use crate::control::StatusReport;
 use crate::driver::{self, Backend};
 use crate::fault::Fault;
+use crate::metrics::{Samples, table};
 
 /// A data plane with its queue of upcalls.
 #[derive(Debug)]
@@ -28,6 +29,21 @@ impl<F: Format> PlaneBackend<F> {
     /// Combines a data plane with its queue of upcalls.
     pub fn new(plane: Plane<F>, upcalls: Upcalls<F::Types>, streams: StreamOptions) -> Self {
         Self { plane, upcalls, streams }
+    }
+
+    /// Adds the data plane's metrics that a status report does not have.
+    pub fn measure(&self, samples: &mut Samples) {
+        let totals = self.plane.totals();
+        for (worker, busy) in totals.busy.iter().enumerate() {
+            samples.real(&table::WORKER_BUSY, [&worker.to_string()], busy.as_secs_f64());
+        }
+        for (offload, reason, count) in totals.downgrades {
+            samples.count(&table::OFFLOAD_DOWNGRADES, [offload, reason], count);
+        }
+        for (queue, length, limit) in self.upcalls.lengths() {
+            samples.count(&table::QUEUE_LENGTH, [queue], length as u64);
+            samples.count(&table::QUEUE_LIMIT, [queue], limit as u64);
+        }
     }
 
     /// Returns the data plane itself.
@@ -130,6 +146,8 @@ pub fn fill_totals<F: Format>(report: &mut StatusReport, plane: &Plane<F>) {
     report.drops.extend(drops.map(|(reason, count)| (reason.name().to_owned(), *count)));
     report.trains.sent = buckets(&totals.sent);
     report.trains.received = buckets(&totals.received);
+    report.trains.sent_packets = totals.sent.packets;
+    report.trains.received_packets = totals.received.packets;
     let Offloads { udp_gso, udp_gro, tun_tso, tun_uso } = totals.offloads;
     let state = [udp_gso, udp_gro, tun_tso, tun_uso];
     report.offloads = GATES.iter().map(|gate| (*gate).to_owned()).zip(state).collect();
@@ -150,6 +168,33 @@ mod tests {
         assert_eq!(gates_without(""), Offloads::ALL);
         assert_eq!(gates_without("udp-gso, udp-gro,tun-tso,tun-uso"), Offloads::NONE);
         assert_eq!(gates_without("tun-tso"), Offloads { tun_tso: false, ..Offloads::ALL });
+    }
+
+    #[test]
+    fn each_worker_queue_and_downgrade_has_a_metric() {
+        use crate::trivial::Trivial;
+
+        let config = adit_dataplane::PlaneConfig {
+            tun: None,
+            sockets: Vec::new(),
+            relay: adit_dataplane::Relay::Kernel,
+            gates: Offloads::ALL,
+            client: false,
+            ethernet: false,
+        };
+        let (plane, upcalls) = Plane::<Trivial>::start(config, crate::clock::now).unwrap();
+        let backend = PlaneBackend::new(plane, upcalls, StreamOptions::default());
+        let mut samples = Samples::default();
+        backend.measure(&mut samples);
+        let text = samples.text();
+        for line in [
+            "adit_worker_busy_seconds_total{worker=\"0\"} ",
+            "adit_queue_length{queue=\"control-packets\"} 0\n",
+            "adit_queue_limit{queue=\"unauthenticated\"} 512\n",
+            "adit_offload_downgrades_total{offload=\"udp-gso\",reason=\"device\"} 0\n",
+        ] {
+            assert!(text.contains(line), "{line}: {text}");
+        }
     }
 
     /// The descriptor is never read, so the watcher must get an edge each time.

@@ -37,6 +37,7 @@ fn a_bridge_opens_its_ports_and_its_rules_and_nothing_else() {
         workers: 1,
         mtu: None,
         share_with_host: false,
+        metrics: None,
         carry_link: false,
         control: control.clone(),
     };

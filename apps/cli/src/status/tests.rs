@@ -163,7 +163,11 @@ fn long_names_and_busy_clients_stay_within_eighty_columns() {
             days_left: 999,
         }),
         endpoints: vec!["udp [2001:db8:1234:5678:9abc:def0:1234:5678]:1194".into(); 3],
-        trains: TrainReport { sent: [(1, 1)].into(), received: [(2, 1)].into() },
+        trains: TrainReport {
+            sent: [(1, 1)].into(),
+            received: [(2, 1)].into(),
+            ..Default::default()
+        },
         offloads: [("udp-gso".to_owned(), true)].into(),
         ..StatusReport::default()
     };

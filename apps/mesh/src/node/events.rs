@@ -36,8 +36,13 @@ pub(super) fn host_event(event: &HostEvent) {
 impl Running {
     /// Acts on an event of the node.
     pub(super) async fn event(&mut self, event: NodeEvent) -> Result<(), Fault> {
+        self.stats.record(&event);
         match event {
             NodeEvent::Added(hashes) => {
+                let changes = self.driver.engine().changes();
+                for change in hashes.iter().filter_map(|hash| changes.get(hash)) {
+                    self.stats.changed(change.action());
+                }
                 self.store.append(self.driver.engine(), &hashes)?;
                 self.advance_admin_key()?;
                 self.changes_added(&hashes);

@@ -77,6 +77,7 @@ impl Duty for MeshDuty {
             })),
             ..Policy::default()
         };
+        policy.add_metrics(settings.metrics.as_ref());
         let any: [IpAddr; 2] = [Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()];
         // Sockets for a port search and for further channels, each on a port that the kernel chooses.
         let free = any.map(|ip| SocketAddr::new(ip, 0));
@@ -320,6 +321,7 @@ mod tests {
             openvpn_port: 2,
             openvpn_host: None,
             max_age: None,
+            metrics: None,
         };
         let bare = without_addresses(&settings, Layer::Ip);
         let dir = tempfile::tempdir().unwrap();

@@ -10,6 +10,7 @@ mod events;
 mod helper_duty;
 mod host_plan;
 mod memory_release;
+mod metrics;
 mod names;
 mod policy;
 mod rates;
@@ -36,6 +37,7 @@ use adit_runtime::fault::Fault;
 use adit_runtime::host::{ApplyOutcome, HostEvent, HostHandle};
 use adit_runtime::instance::{EndReason, Instance};
 use adit_runtime::log::LogLimiter;
+use adit_runtime::metrics::{PeerSample, Samples};
 use adit_runtime::plane_backend::{PlaneBackend, fill_totals};
 use adit_runtime::{log, say};
 
@@ -46,6 +48,7 @@ use self::events::host_event;
 pub use self::helper_duty::MESH;
 use self::host_plan::Conflict;
 use self::memory_release::MemoryRelease;
+use self::metrics::NodeStats;
 use self::names::Names;
 use self::policy::NodePolicy;
 use self::rates::Rates;
@@ -91,6 +94,7 @@ struct Running {
     log_limiter: LogLimiter,
     memory_release: MemoryRelease,
     rates: Rates,
+    stats: NodeStats,
     wall: WallClock,
     removed: bool,
     /// The TCP port at which this node accepts connections.
@@ -172,8 +176,9 @@ impl Instance for Running {
         Ok(None)
     }
 
-    fn reload(&mut self) {
+    fn reload(&mut self) -> bool {
         say!(1, "only a restart reads files again");
+        false
     }
 
     fn request(&mut self, request: Request) -> Response {
@@ -193,7 +198,21 @@ impl Instance for Running {
         for (name, count) in drops.filter(|(_, count)| *count > 0) {
             *report.drops.entry(name.to_owned()).or_default() += count;
         }
+    }
+
+    fn report_peers(&mut self, report: &mut StatusReport) {
         report.mesh = Some(self.mesh_report());
+    }
+
+    fn measure(&mut self, samples: &mut Samples) {
+        self.stats.measure(samples);
+        self.driver.measure(samples);
+        self.driver.backend().measure(samples);
+        self.policy.measure(samples);
+    }
+
+    fn sample_peers(&mut self, after: Option<u64>) -> Vec<PeerSample> {
+        self.members_after(after)
     }
 }
 impl Running {

@@ -16,6 +16,7 @@ use adit_runtime::control::{MeshPolicy, Request, Response, StatusReport};
 use adit_runtime::fault::{Fault, file_fault};
 use adit_runtime::filter::{Filter, LiveFilter, mesh_policy};
 use adit_runtime::helper::files;
+use adit_runtime::metrics::Samples;
 
 use super::report::hex;
 use crate::{Paths, Settings, short};
@@ -216,6 +217,13 @@ impl NodePolicy {
     pub(super) fn report(&self, report: &mut StatusReport) {
         report.filter = self.filter.as_ref().map(|filter| filter.file().to_owned());
         report.connections = self.filter.as_ref().map(LiveFilter::connections);
+    }
+
+    /// Adds the filter's metrics to the samples.
+    pub(super) fn measure(&self, samples: &mut Samples) {
+        if let Some(filter) = &self.filter {
+            filter.measure(samples);
+        }
     }
 
     /// Answers the requests of `adit filter`. Returns `None` for any other request.

@@ -36,6 +36,7 @@ use super::ethernet;
 use super::helper_duty::{MESH, MeshDuty};
 use super::host_plan::{self, Conflict};
 use super::memory_release::MemoryRelease;
+use super::metrics::NodeStats;
 use super::names::{self, Names};
 use super::policy::{self, NodePolicy};
 use super::rates::Rates;
@@ -169,7 +170,8 @@ impl Start<'_> {
             adit_linux::memory::share_one_arena();
         }
         let options = self.options;
-        let mut controls = Controls::open(&self.paths.control_socket())?;
+        let mut controls =
+            Controls::open(&self.paths.control_socket(), self.settings.metrics.as_ref())?;
         let mut running = self.run(state, workers).await?;
         running.accept_streams();
         running.open_channel_sockets(workers);
@@ -268,6 +270,7 @@ impl Start<'_> {
             packets: log::Traffic::default(),
             log_limiter: LogLimiter::default(),
             rates: Rates::default(),
+            stats: NodeStats::default(),
             memory_release: MemoryRelease::default(),
             wall: WallClock::new(),
             removed: false,

@@ -28,6 +28,7 @@ use adit_openvpn::p2p::{PeerEngine, StaticEngine};
 use adit_openvpn::session::PathReport;
 use adit_openvpn_data::OpenVpnFormat;
 
+use adit_openvpn_service::HandshakeStats;
 use adit_runtime::authorize::Authorizer;
 use adit_runtime::clock::{WallClock, now, unix_time};
 use adit_runtime::control::{self, CertificateReport, Request, Response, StatusReport};
@@ -40,6 +41,7 @@ use adit_runtime::host::{
 };
 use adit_runtime::instance::{self, Controls, EndReason, Instance, Reaction};
 use adit_runtime::log;
+use adit_runtime::metrics;
 use adit_runtime::plane_backend::{PlaneBackend, gates, tun_offloads};
 use adit_runtime::programs::Finished;
 use adit_runtime::random::seed;
@@ -73,6 +75,8 @@ pub(crate) struct Options {
     pub persist_tun: bool,
     /// The control socket to open.
     pub control: Option<std::path::PathBuf>,
+    /// Where metrics are served.
+    pub metrics: Option<metrics::Config>,
     /// `allow-recursive-routing`: packets of the transport may enter the tunnel.
     pub allow_recursive: bool,
     /// `allow-pull-fqdn`: look up names in the server's routes.
@@ -211,6 +215,7 @@ pub(crate) struct Client {
     host: HostHandle,
     tun: Option<TunDevice>,
     control: Option<control::Server>,
+    metrics: Option<metrics::Listener>,
 }
 
 impl Client {
@@ -230,7 +235,8 @@ impl Client {
         };
         let (host, tun) =
             HostHandle::open(&options.device, tun_offloads(), worker_count::of_client()?)?;
-        Ok(Self { options, host, tun, control })
+        let metrics = options.metrics.as_ref().map(metrics::Listener::open).transpose()?;
+        Ok(Self { options, host, tun, control, metrics })
     }
 
     /// Connects and stays connected until the client is stopped or the engine gives up, then undoes its changes to the
@@ -257,7 +263,7 @@ impl Client {
         engine: E,
         hooks: &mut dyn Hooks,
     ) -> Result<EndReason<Reason>, Fault> {
-        let Self { mut options, mut host, tun, control } = self;
+        let Self { mut options, mut host, tun, control, metrics } = self;
         host.clean_up_dns().await;
         // A listening socket is already open.
         options.dial.mark = host.prepare(options.dial.mark, options.listen.is_none()).await;
@@ -297,7 +303,8 @@ impl Client {
         if let Some(gate) = options.gate {
             driver.set_gate(gate);
         }
-        let mut controls = Controls { signals: Signals::new()?, socket: control, notifier: None };
+        let mut controls =
+            Controls { signals: Signals::new()?, socket: control, notifier: None, metrics };
         let mut running = Running {
             hooks,
             driver,
@@ -323,6 +330,8 @@ impl Client {
             routing: None,
             past: Counters::default(),
             past_control: Counters::default(),
+            handshakes: HandshakeStats::default(),
+            connecting_since: now(),
             session: Counters::default(),
             in_band: (0, 0),
             packets: log::Traffic::default(),
@@ -396,6 +405,9 @@ struct Running<'a, E: DrivenEngine> {
     past: Counters,
     /// Control channel traffic up to the end of the previous session.
     past_control: Counters,
+    handshakes: HandshakeStats,
+    /// When the attempt to connect began.
+    connecting_since: Instant,
     /// Traffic of the current session.
     session: Counters,
     /// The number of pings and messages among its received packets, and their bytes inside the encryption.
@@ -488,8 +500,9 @@ impl<E: DrivenEngine> Instance for Running<'_, E> {
         self.hooks.signal(signal)
     }
 
-    fn reload(&mut self) {
+    fn reload(&mut self) -> bool {
         self.driver.act(|engine, now, out| engine.restart(now, out));
+        true
     }
 
     fn request(&mut self, _: Request) -> Response {
@@ -498,6 +511,23 @@ impl<E: DrivenEngine> Instance for Running<'_, E> {
 
     fn report(&mut self, report: &mut StatusReport) {
         self.complete(report);
+    }
+
+    fn report_peers(&mut self, report: &mut StatusReport) {
+        report.peers = self.peer_report().into_iter().collect();
+    }
+
+    fn measure(&mut self, samples: &mut metrics::Samples) {
+        self.handshakes.measure(0, samples);
+        self.driver.measure(samples);
+        self.driver.backend().measure(samples);
+    }
+
+    fn sample_peers(&mut self, after: Option<u64>) -> Vec<metrics::PeerSample> {
+        match after {
+            None => self.peer_sample().into_iter().collect(),
+            Some(_) => Vec::new(),
+        }
     }
 }
 
@@ -556,17 +586,31 @@ impl<E: DrivenEngine> Running<'_, E> {
         };
         self.hooks.event(&event);
         match event {
-            ClientEvent::Connecting(server) => self.server = server,
+            ClientEvent::Connecting(server) => {
+                self.connecting_since = now();
+                self.server = server;
+            }
             ClientEvent::ServerAnswered(link, _) => self.server_answered(link.remote()),
             ClientEvent::Authenticated { tls, server, certificates } => {
                 self.tls = tls;
                 self.authenticated(&server.common_name, &certificates);
             }
-            ClientEvent::Up(tunnel) => self.up(*tunnel).await?,
+            ClientEvent::Up(tunnel) => {
+                self.handshakes.succeeded(Some(now().since(self.connecting_since)));
+                self.up(*tunnel).await?;
+            }
             ClientEvent::Updated(tunnel) => self.updated(*tunnel).await?,
-            ClientEvent::Rekeyed { .. } => self.key_since = now(),
+            ClientEvent::Rekeyed { .. } => {
+                self.handshakes.rekeyed();
+                self.key_since = now();
+            }
             ClientEvent::Path(path) => self.path = path,
-            ClientEvent::Restarting(reason) => self.down(&reason).await,
+            ClientEvent::Restarting(reason) => {
+                if self.peer.is_none() {
+                    self.handshakes.failed(reason.name());
+                }
+                self.down(&reason).await;
+            }
             ClientEvent::Stopped(stop) => return Ok(Some(stop)),
             ClientEvent::Unreachable(..)
             | ClientEvent::Reverified { .. }

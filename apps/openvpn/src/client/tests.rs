@@ -112,6 +112,7 @@ fn options(config: ClientConfig, device: Device, tick: Duration) -> Options {
         early: None,
         persist_tun: true,
         control: None,
+        metrics: None,
         allow_recursive: false,
         allow_names: false,
         copies_tos: false,

@@ -189,6 +189,7 @@ fn connect(profile: super::Profile, checker: &mut Checker) -> Result<(), Fault> 
         allow_names: false,
         copies_tos: false,
         control: None,
+        metrics: None,
         tick: TICK,
         gate: None,
         commands: None,

@@ -30,6 +30,7 @@ use adit_runtime::helper;
 use adit_runtime::host::{Capture, CaptureMode, Device, DnsInUse, HostPlan};
 use adit_runtime::instance::EndReason;
 use adit_runtime::log;
+use adit_runtime::metrics::Config as MetricsConfig;
 use adit_runtime::netinfo::local_networks;
 use adit_runtime::privileges::{self, PrivilegeOptions};
 use adit_runtime::say;
@@ -62,6 +63,8 @@ pub struct ConnectOptions {
     pub device: Option<String>,
     /// The directory of the control socket, or `None` for `/run/adit`.
     pub dir: Option<PathBuf>,
+    /// Where metrics are served.
+    pub metrics: Option<MetricsConfig>,
     /// Print more log lines (repeatable).
     pub verbose: u8,
 }
@@ -94,6 +97,12 @@ pub(crate) fn options(wanted: &ConnectOptions, files: &dyn Files) -> Result<Opti
             Fault::operator(error.to_string())
         }
     })?;
+    if options.metrics.is_some() {
+        return Err(Fault::operator(format!(
+            "{}: metrics: a profile does not decide who sees its traffic: remove the line, and write adit connect --metrics",
+            wanted.profile.display()
+        )));
+    }
     if let Some((directive, _)) = options.hooks.programs().next() {
         return Err(Fault::operator(format!(
             "{}: {directive}: adit connect runs no programs: remove the line, or use adit openvpn --config {0}",
@@ -172,6 +181,7 @@ fn connect(wanted: &ConnectOptions) -> Result<ExitCode, Fault> {
             device: openvpn::device(&profile.options),
             persist_tun: profile.options.device.persist,
             control: Some(control_socket(wanted)),
+            metrics: wanted.metrics.clone(),
             allow_recursive: profile.options.routes.allow_recursive,
             allow_names: profile.client.allow_names,
             copies_tos: profile.options.socket.copies_tos,

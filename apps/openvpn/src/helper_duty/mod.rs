@@ -19,6 +19,7 @@ use adit_openvpn::config::{
 use adit_runtime::fault::Fault;
 use adit_runtime::helper::{Duty, DutyKind, PlanCheck, Policy};
 use adit_runtime::host::{HostPlan, Via};
+use adit_runtime::metrics::Config as MetricsConfig;
 
 use self::pulled::PullPolicy;
 use crate::config_files::look_up;
@@ -51,7 +52,8 @@ impl Duty for OpenvpnDuty {
         let files = FileRecorder { piped, names: Some(&self.names), read: Default::default() };
         let options = config::parse(&self.arguments, &files)
             .map_err(|e| Fault::operator(format!("Options error: {e}")))?;
-        policy(options, files, openvpn::control_socket(parent))
+        let metrics = openvpn::metrics(&options)?;
+        policy(options, files, openvpn::control_socket(parent), metrics.as_ref())
     }
 }
 
@@ -61,7 +63,7 @@ impl Duty for ConnectDuty {
     fn policy(&self, piped: &[(PathBuf, Vec<u8>)], _: u32) -> Result<Policy, Fault> {
         let files = FileRecorder { piped, names: None, read: Default::default() };
         let options = connect::options(&self.0, &files)?;
-        policy(options, files, connect::control_socket(&self.0))
+        policy(options, files, connect::control_socket(&self.0), self.0.metrics.as_ref())
     }
 }
 
@@ -79,14 +81,20 @@ pub(crate) fn named_files(wanted: &ConnectOptions) -> Result<BTreeSet<PathBuf>, 
 }
 
 /// Returns the helper's policy for a configuration.
-fn policy(options: Options, files: FileRecorder<'_>, control: PathBuf) -> Result<Policy, Fault> {
-    let policy = Policy {
+fn policy(
+    options: Options,
+    files: FileRecorder<'_>,
+    control: PathBuf,
+    metrics: Option<&MetricsConfig>,
+) -> Result<Policy, Fault> {
+    let mut policy = Policy {
         readable: files.read.into_inner(),
         control: [control].into(),
         device: Some(openvpn::device(&options)),
         programs: openvpn::scripts::setup(&options),
         ..Policy::default()
     };
+    policy.add_metrics(metrics);
     let mut scope = Scope { policy };
     scope.add_sockets(&options);
     scope.add_files(&options);

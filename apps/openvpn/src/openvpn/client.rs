@@ -140,6 +140,7 @@ pub(super) async fn run(
         // The addresses of a point-to-point tunnel do not depend on whether the other end is up.
         persist_tun: options.device.persist || matches!(options.role, Role::Peer(_)),
         control: super::server::own_control_socket(),
+        metrics: super::metrics(options)?,
         allow_recursive: options.routes.allow_recursive,
         authorizer,
         allow_names: matches!(&options.role, Role::Client(client) if client.allow_names),

@@ -11,6 +11,7 @@ mod genkey;
 mod key_files;
 mod login;
 mod management;
+mod metrics;
 mod p2p;
 mod pkcs12;
 mod pool_persist;
@@ -44,6 +45,7 @@ use key_files::Ask;
 pub(crate) use key_files::{Terminal, TlsMaterial, wrap};
 pub(crate) use login::{LoginSource, first_login};
 use management::Management;
+pub(crate) use metrics::metrics;
 pub(crate) use server::control_socket;
 
 /// The program's name and version, printed where openvpn prints its own. Tools use the second word to determine which

@@ -185,6 +185,7 @@ pub(super) async fn run(
         },
         port_share: role.port_share.as_ref().map(|to| PortShare::new(to.host.clone(), to.port)),
         control: own_control_socket(),
+        metrics: super::metrics(options)?,
         filter,
         socket: convert::socket_tuning(options),
         workers,

@@ -45,8 +45,8 @@ impl Duty for NodeDuty {
             ..UpOptions::default()
         };
         let settings = settings(&paths, &options)?;
-        let plan = without_routes(&settings);
-        Ok(Policy {
+        let (plan, metrics) = (without_routes(&settings), settings.metrics.clone());
+        let mut policy = Policy {
             device: Some(plan.device.clone()),
             // The files that each connection needs.
             readable: settings.database_files()?.into_iter().collect(),
@@ -54,7 +54,9 @@ impl Duty for NodeDuty {
             control: [paths.control_socket()].into(),
             plans: Some(Box::new(NodePlans { settings, plan, routes: self.routes })),
             ..Policy::default()
-        })
+        };
+        policy.add_metrics(metrics.as_ref());
+        Ok(policy)
     }
 }
 

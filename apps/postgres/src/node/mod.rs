@@ -62,6 +62,7 @@ use adit_runtime::fault::Fault;
 use adit_runtime::helper;
 use adit_runtime::host::{ApplyOutcome, HostHandle};
 use adit_runtime::instance::{self, Controls, EndReason, Instance};
+use adit_runtime::metrics::{PeerSample, Samples};
 use adit_runtime::{host, log, plane_backend, privileges, say};
 
 /// A connection that lasted at least this long is opened again at once when it ends. Others are opened again after
@@ -183,7 +184,7 @@ async fn serve(
     host.apply(&host_plan::plan(&settings, None, !options.no_routes)).await?;
     let device = Device::new(queue, device.offloads)
         .map_err(|error| Fault::environment(format!("cannot watch the device: {error}")))?;
-    let mut controls = Controls::open(&paths.control_socket())?;
+    let mut controls = Controls::open(&paths.control_socket(), settings.metrics.as_ref())?;
     // Without a helper, keep the privileges that are needed to change routes.
     let needed = [Capability::CAP_NET_ADMIN];
     privileges::become_user("node", options.user.as_ref(), helped, &needed)?;
@@ -309,8 +310,9 @@ impl Instance for Node {
         self.log_report();
     }
 
-    fn reload(&mut self) {
+    fn reload(&mut self) -> bool {
         say!(1, "only a restart reads files again");
+        false
     }
 
     fn request(&mut self, _: Request) -> Response {
@@ -321,6 +323,14 @@ impl Instance for Node {
 
     fn report(&mut self, report: &mut StatusReport) {
         self.complete(report);
+    }
+
+    fn measure(&mut self, samples: &mut Samples) {
+        self.measure_database(samples);
+    }
+
+    fn sample_peers(&mut self, after: Option<u64>) -> Vec<PeerSample> {
+        self.nodes_after(after)
     }
 }
 

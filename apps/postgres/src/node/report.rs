@@ -10,6 +10,7 @@ use super::health::Side;
 use adit_runtime::control::{
     LinkReport, NodeReport, PostgresReport, StatusReport, StreamReport, TunReport,
 };
+use adit_runtime::metrics::{PeerSample, SLICE, Samples, table};
 use adit_runtime::say;
 
 impl Node {
@@ -50,6 +51,44 @@ impl Node {
         });
         report.workers = 1;
         report.postgres = Some(postgres);
+    }
+
+    /// Adds the metrics that a status report does not have.
+    pub(super) fn measure_database(&self, samples: &mut Samples) {
+        let (sent, counters) = (self.sent(), &self.shared.counters);
+        samples.count(&table::POSTGRES_COMMITS, ["success"], sent.batches);
+        samples.count(&table::POSTGRES_COMMITS, ["failure"], counters.failed_commits.get());
+        samples.durations(&table::POSTGRES_COMMIT_DURATION, [], &counters.commits.borrow());
+        samples.count(&table::POSTGRES_ROWS, ["sent"], sent.packets);
+        let receivers = self.shared.receivers.borrow();
+        let received = receivers.values().map(|receiver| receiver.stats().packets);
+        samples.count(&table::POSTGRES_ROWS, ["received"], received.fold(0, u64::saturating_add));
+    }
+
+    /// Returns the next nodes for the metrics.
+    pub(super) fn nodes_after(&self, after: Option<u64>) -> Vec<PeerSample> {
+        let directory = self.shared.directory.borrow().clone();
+        let Some(directory) = directory else { return Vec::new() };
+        let mut nodes: Vec<PeerSample> = directory
+            .nodes
+            .iter()
+            .map(|node| {
+                let receivers = self.shared.receivers.borrow();
+                let stats = receivers.get(&node.incoming).map(|receiver| receiver.stats());
+                PeerSample {
+                    id: u64::try_from(node.record.id.0).unwrap_or_default(),
+                    name: node.record.name.clone(),
+                    proto: "database",
+                    connected: true,
+                    received: stats.map(|stats| (stats.packets, stats.bytes)).unwrap_or_default(),
+                    ..PeerSample::default()
+                }
+            })
+            .filter(|node| after.is_none_or(|after| node.id > after))
+            .collect();
+        nodes.sort_by_key(|node| node.id);
+        nodes.truncate(SLICE);
+        nodes
     }
 
     fn sent(&self) -> sender::Stats {

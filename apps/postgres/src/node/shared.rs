@@ -24,6 +24,7 @@ use super::health::Health;
 use super::positions::{PositionKind, Positions};
 use crate::Settings;
 use adit_runtime::clock::now;
+use adit_runtime::metrics::Durations;
 use adit_runtime::say;
 
 /// The time limit for detecting whether sessions are shared.
@@ -85,6 +86,10 @@ pub(super) struct Counters {
     pub(super) notifications: Cell<u64>,
     /// The number of packets that were not delivered because the position file could not be written.
     pub(super) unwritten: Cell<u64>,
+    /// The number of commits that failed or whose outcome is unknown.
+    pub(super) failed_commits: Cell<u64>,
+    /// The durations of successful commits.
+    pub(super) commits: RefCell<Durations>,
 }
 
 /// The number of forged rows since the last warning, and the time of that warning.

@@ -152,7 +152,13 @@ async fn batch(shared: &Shared, writer: &mut Writer<'_>) -> Result<(), DbError> 
             shared.remember(PositionKind::Sent, part.stream, Position { epoch, seq });
         }
     }
-    let mut done = Some(within(COMMIT_LIMIT, writer.commit(batch)).await?);
+    let began = now();
+    let committed = within(COMMIT_LIMIT, writer.commit(batch)).await;
+    match &committed {
+        Ok(_) => shared.counters.commits.borrow_mut().record(now().since(began)),
+        Err(_) => add(&shared.counters.failed_commits, 1),
+    }
+    let mut done = Some(committed?);
     with(&mut |sender| {
         if let Some(batch) = done.take() {
             sender.committed(now(), batch);

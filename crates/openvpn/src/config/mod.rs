@@ -48,7 +48,7 @@ pub use error::ConfigError;
 pub use options::{
     AskPass, AuthRetry, ClientOptions, Device, DeviceKind, DialOptions, ExternalCert, ExternalKey,
     Hooks, HttpProxy, Identity, Listen, Log, LogTo, Management, ManagementPassword,
-    ManagementPlace, MtuDiscovery, NameKind, Options, Padding, PasswordProgram, PeerKeys,
+    ManagementPlace, Metrics, MtuDiscovery, NameKind, Options, Padding, PasswordProgram, PeerKeys,
     PeerOptions, Pkcs11, Pkcs11Provider, Pkcs12, Plugin, PoolPersist, PortShare, Process, Program,
     Proxy, ProxyScheme, Remap, Role, Routes, ServerOptions, Socket, SocksProxy, Source, Status,
     Tls, TlsVersion, TokenOptions, Usage, UserPass, VerifyName, Wrap, X509Track,

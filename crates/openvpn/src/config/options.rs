@@ -69,6 +69,8 @@ pub struct Options {
     pub log: Log,
     /// `status`.
     pub status: Option<Status>,
+    /// `metrics`. OpenVPN does not have this directive.
+    pub metrics: Option<Metrics>,
     /// `management` and the directives that begin with it.
     pub management: Option<Management>,
     /// The warnings for the operator at startup: directives without effect, deprecated ones, and those skipped because
@@ -80,6 +82,15 @@ pub struct Options {
     pub echo: Vec<String>,
     /// `mtu-test`: log the path MTU once it is known.
     pub mtu_test: bool,
+}
+
+/// `metrics`: where metrics are served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Metrics {
+    /// The address, as written.
+    pub listen: String,
+    /// Whether the metrics have the names of openvpn's exporter.
+    pub compatible: bool,
 }
 
 /// OpenVPN's defaults; [`super::parse`] replaces the role.
@@ -100,6 +111,7 @@ impl Default for Options {
             process: Process::default(),
             log: Log { verb: 1, timestamps: true, ..Log::default() },
             status: None,
+            metrics: None,
             management: None,
             warnings: Vec::new(),
             directives: Vec::new(),

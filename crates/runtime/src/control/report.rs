@@ -423,6 +423,12 @@ pub struct TrainReport {
     pub sent: BTreeMap<u32, u64>,
     /// Received trains by their number of packets.
     pub received: BTreeMap<u32, u64>,
+    /// The number of packets in all sent trains.
+    #[serde(default)]
+    pub sent_packets: u64,
+    /// The number of packets in all received trains.
+    #[serde(default)]
+    pub received_packets: u64,
 }
 
 /// A certificate and its expiry.
@@ -469,6 +475,7 @@ mod tests {
             trains: TrainReport {
                 sent: BTreeMap::from([(33, 7)]),
                 received: BTreeMap::from([(1, 2)]),
+                ..TrainReport::default()
             },
             peers: vec![PeerReport { name: "bob".into(), ..PeerReport::default() }],
             certificate: Some(CertificateReport { days_left: -1, ..CertificateReport::default() }),

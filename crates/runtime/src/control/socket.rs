@@ -16,6 +16,7 @@ use super::report::{Request, Response};
 use crate::fault::Fault;
 use crate::helper::files;
 use crate::log;
+use crate::metrics::is_metrics_socket;
 
 /// The maximum length of a request or response in bytes, including its newline. A response with 10,000 peers fits.
 pub const LINE_LIMIT: u64 = 16 << 20;
@@ -321,6 +322,7 @@ pub fn list(folder: &Path) -> io::Result<Vec<PathBuf>> {
         .filter_map(Result::ok)
         .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_socket()))
         .map(|entry| entry.path())
+        .filter(|path| !is_metrics_socket(path))
         .collect();
     sockets.sort();
     Ok(sockets)

@@ -15,7 +15,7 @@ mod streams;
 mod timer;
 mod trace;
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -44,6 +44,7 @@ use timer::BootTimer;
 use crate::authorize::{AnsweredRequest, Authorizer, PendingSender, answer};
 use crate::clock::now;
 use crate::fault::Fault;
+use crate::metrics::{AuthStats, Samples, table};
 
 /// The maximum number of unanswered authorization requests. Further peers are refused. The same bound holds for answers,
 /// including extensions of time, that wait for the engine.
@@ -102,7 +103,9 @@ pub struct Driver<E: Engine, B: Backend<Format = E::Format>> {
     proxy_instead: Option<Option<Arc<crate::proxy::Proxy>>>,
     authorizer: Arc<dyn Authorizer>,
     answers: (mpsc::Sender<AnsweredRequest>, mpsc::Receiver<AnsweredRequest>),
-    open_questions: usize,
+    /// The unanswered requests, with their kinds and times.
+    open_questions: HashMap<auth::RequestId, (&'static str, Instant)>,
+    auth_stats: AuthStats,
     upcalls: VecDeque<Upcall<E::Format>>,
     /// Whether the data plane has signalled. Because a wakeup costs more than most packets, it does so only once until
     /// the driver is about to sleep.
@@ -178,7 +181,8 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
             proxy_instead: None,
             authorizer,
             answers: mpsc::channel(QUESTION_LIMIT),
-            open_questions: 0,
+            open_questions: HashMap::new(),
+            auth_stats: AuthStats::default(),
             upcalls: VecDeque::new(),
             called: false,
             looks: 0,
@@ -226,6 +230,13 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
         self.streams.accept_failures()
     }
 
+    /// Adds the driver's metrics.
+    pub fn measure(&self, samples: &mut Samples) {
+        self.auth_stats.measure(samples);
+        samples.count(&table::QUEUE_LENGTH, ["auth-requests"], self.open_questions.len() as u64);
+        samples.count(&table::QUEUE_LIMIT, ["auth-requests"], QUESTION_LIMIT as u64);
+    }
+
     /// Calls the engine for a purpose other than an input (shutdown, kick, restart). [`Self::next`] performs the
     /// resulting outputs.
     pub fn act<R>(
@@ -261,6 +272,7 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
     /// Shrinks the queues to their contents.
     pub fn release_memory(&mut self) {
         self.upcalls.shrink_to_fit();
+        self.open_questions.shrink_to_fit();
         self.events.shrink_to_fit();
         self.outbox.shrink_to_fit();
     }
@@ -284,21 +296,23 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
                 Output::Dial(target) => self.dial(target),
                 Output::Hangup(link) => self.hang_up(link),
                 Output::AuthRequest(ticket, question) => {
-                    if self.open_questions >= QUESTION_LIMIT {
+                    if self.open_questions.len() >= QUESTION_LIMIT {
                         let reply =
                             auth::Response::Reject("too many peers wait for authorization".into());
                         self.feed(Input::AuthResponse(ticket, reply));
                         continue;
                     }
                     let pending = PendingSender::new(ticket, self.answers.0.clone());
+                    let (kind, asked) = (AuthStats::kind(&question), now());
                     let mut answer = answer(&*self.authorizer, question, pending);
                     // Most responses are ready at once. For the others, a task polls again with its own waker.
                     let mut nobody = Context::from_waker(Waker::noop());
                     if let Poll::Ready(reply) = answer.as_mut().poll(&mut nobody) {
+                        self.auth_stats.record(kind, &reply, now().since(asked));
                         self.feed(Input::AuthResponse(ticket, reply));
                         continue;
                     }
-                    self.open_questions += 1;
+                    self.open_questions.insert(ticket, (kind, asked));
                     let tx = self.answers.0.clone();
                     tokio::spawn(async move {
                         let reply = answer.await;
@@ -396,8 +410,10 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
     }
 
     fn answered(&mut self, ticket: auth::RequestId, reply: auth::Response) {
-        if !matches!(reply, auth::Response::Pending { .. }) {
-            self.open_questions = self.open_questions.saturating_sub(1);
+        if !matches!(reply, auth::Response::Pending { .. })
+            && let Some((kind, asked)) = self.open_questions.remove(&ticket)
+        {
+            self.auth_stats.record(kind, &reply, now().since(asked));
         }
         self.feed(Input::AuthResponse(ticket, reply));
     }

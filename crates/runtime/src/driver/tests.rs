@@ -349,18 +349,29 @@ async fn a_pending_answer_leaves_its_question_open() {
     });
     fed(&mut driver, 1).await;
     assert_eq!(
-        (driver.engine.log.as_slice(), driver.open_questions),
+        (driver.engine.log.as_slice(), driver.open_questions.len()),
         (&["answer 3 later".to_owned()][..], 1)
     );
     fed(&mut driver, 1).await;
-    assert_eq!((driver.engine.log[1].as_str(), driver.open_questions), ("answer 3 yes", 0));
+    assert_eq!((driver.engine.log[1].as_str(), driver.open_questions.len()), ("answer 3 yes", 0));
+    let mut samples = Samples::default();
+    driver.measure(&mut samples);
+    let text = samples.text();
+    for line in [
+        "adit_auth_requests_total{kind=\"authorize\",result=\"accepted\"} 1\n",
+        "adit_auth_duration_seconds_count{kind=\"authorize\"} 1\n",
+        "adit_queue_length{queue=\"auth-requests\"} 0\n",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
 }
 
 #[tokio::test]
 async fn too_many_open_questions_are_answered_no() {
     let fake = Fake::new();
     let mut driver = driver(Script::default(), &fake);
-    driver.open_questions = QUESTION_LIMIT;
+    let open = (100..).take(QUESTION_LIMIT).map(|id| (auth::RequestId(id), ("authorize", now())));
+    driver.open_questions = open.collect();
     driver.act(|_, _, out| {
         out.push(Output::AuthRequest(auth::RequestId(3), auth::Request::Authorize(Box::default())));
     });
@@ -549,7 +560,9 @@ impl Instance for Busy {
         Ok(None)
     }
 
-    fn reload(&mut self) {}
+    fn reload(&mut self) -> bool {
+        true
+    }
 
     fn request(&mut self, _: Request) -> Response {
         Response::Done { count: 0 }
@@ -567,6 +580,7 @@ async fn a_request_on_the_control_socket_is_answered_while_many_slow_packets_wai
         signals: Signals::none(),
         socket: Some(Server::open(&path).unwrap()),
         notifier: None,
+        metrics: None,
     };
     let fake = Fake::new();
     let notices = (0..PACKETS).map(|n| Upcall::Notice(Notice::PeerSilent(PeerId(n))));

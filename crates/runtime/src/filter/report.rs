@@ -10,6 +10,10 @@ use adit_filter::{Counts, Filter, Nanos, elements};
 use super::LiveFilter;
 use crate::clock::now;
 use crate::control::{AddedElements, FilterReport, FlowReport, FlowTotals, RuleCounter};
+use crate::metrics::{Samples, table};
+
+/// The maximum number of rules with a metric of their own. The others are added up.
+const MAX_MEASURED: usize = 1000;
 
 /// The maximum number of listed connections.
 const MAX_LISTED: usize = 10_000;
@@ -18,6 +22,25 @@ impl LiveFilter {
     /// Returns the totals of the connection table.
     pub fn connections(&self) -> FlowTotals {
         totals(&self.firewall.tracker().stats())
+    }
+
+    /// Adds the filter's metrics that a status report does not have: verdicts, and the counters of rules.
+    pub fn measure(&self, samples: &mut Samples) {
+        let stats = self.firewall.stats();
+        let dropped = stats.dropped.iter().map(|(_, count)| *count).fold(0, u64::saturating_add);
+        for (verdict, count) in [("accept", stats.passed), ("drop", dropped)] {
+            samples.count(&table::FILTER_VERDICTS, ["", "", verdict], count);
+        }
+        let filter = self.firewall.filter();
+        let counters = counters(&filter, &filter.counts());
+        let (own, others) = counters.split_at(counters.len().min(MAX_MEASURED));
+        for rule in own {
+            samples.count(&table::FILTER_RULE_PACKETS, [&rule.handle.to_string()], rule.packets);
+        }
+        if !others.is_empty() {
+            let packets = others.iter().map(|rule| rule.packets).fold(0, u64::saturating_add);
+            samples.count(&table::FILTER_RULE_PACKETS, ["other"], packets);
+        }
     }
 
     /// Returns the report that identifies the filter.

@@ -385,3 +385,25 @@ fn one_capture_at_a_time_gets_packets_from_its_start_to_its_end() {
     assert!(captured(&mut live, Some(id), false).unwrap_err().contains("ended"));
     assert_ne!(captured(&mut live, None, false).unwrap().0, id);
 }
+
+#[test]
+fn verdicts_and_the_packets_of_each_rule_are_metrics() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut live = live(&dir);
+    assert!(!passes(&live));
+    alice(&mut live, &["staff"]);
+    assert!(passes(&live));
+    let mut samples = crate::metrics::Samples::default();
+    live.measure(&mut samples);
+    let text = samples.text();
+    for verdict in ["accept", "drop"] {
+        let line = format!(
+            "adit_filter_verdicts_total{{table=\"\",chain=\"\",verdict=\"{verdict}\"}} 1\n"
+        );
+        assert!(text.contains(&line), "{text}");
+    }
+    for counter in report(&mut live).counters {
+        let line = format!("adit_filter_rule_packets_total{{handle=\"{}\"}} 1\n", counter.handle);
+        assert!(text.contains(&line), "{text}");
+    }
+}

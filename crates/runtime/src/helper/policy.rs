@@ -102,6 +102,11 @@ impl Policy {
         self.readable.insert(path);
     }
 
+    /// Allows the unix socket for metrics to be opened.
+    pub fn add_metrics(&mut self, metrics: Option<&crate::metrics::Config>) {
+        self.control.extend(metrics.and_then(crate::metrics::Config::socket).map(Path::to_owned));
+    }
+
     /// Checks whether the configuration permits a request.
     ///
     /// # Errors

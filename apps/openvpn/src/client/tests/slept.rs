@@ -110,6 +110,7 @@ fn serve(folder: &Path) {
         filter: None,
         mac_limits: MacLimits::default(),
         control: None,
+        metrics: None,
         socket: SocketTuning::default(),
         port_share: None,
         workers: 1,

@@ -6,7 +6,7 @@ use super::Field::{Path, Text};
 use super::InConnection::Free;
 use super::{Spec, flag, one, used};
 use crate::config::ConfigError;
-use crate::config::options::{LogTo, Remap, Status};
+use crate::config::options::{LogTo, Metrics, Remap, Status};
 use crate::config::raw_config::RawConfig;
 use crate::config::reader::Directive;
 
@@ -97,6 +97,16 @@ pub(super) const TABLE: &[Spec] = &[
         Ok(())
     })
     .doc("The format of the status file (1)."),
+    used("metrics", "unix:PATH|ADDRESS:PORT [openvpn]", 1..=2, |raw, d| {
+        let compatible = match d.get(1) {
+            None => false,
+            Some("openvpn") => true,
+            Some(other) => return Err(d.error(format!("\"{other}\" is not known"), "write openvpn")),
+        };
+        raw.options.metrics = Some(Metrics { listen: d.arg(0).to_owned(), compatible });
+        Ok(())
+    })
+    .doc("Serves metrics on a unix socket or a local port, with the names of openvpn's exporter if they are wanted. Only adit has it."),
     used("setenv", "NAME [VALUE]", 1..=2, setenv)
         .doc("A variable for programs, and, if it is IV_SSO, IV_GUI_VER or begins with UV_, for the peer info."),
     used("setenv-safe", "NAME [VALUE]", 1..=2, |raw, d| environment(raw, d, "OPENVPN_"))

@@ -1,0 +1,253 @@
+//! The table of all metrics. The text, docs/metrics.md, the dashboard and the alert rules are checked against it.
+
+/// The type of a metric in OpenMetrics.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A number that only increases while the process runs.
+    Counter,
+    /// A number that also decreases.
+    Gauge,
+    /// The numbers of observations up to certain values.
+    Histogram,
+    /// The labels are the information; the value is 1.
+    Info,
+}
+
+impl Kind {
+    /// Returns the name of the type.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+            Self::Histogram => "histogram",
+            Self::Info => "info",
+        }
+    }
+
+    /// Returns the suffix of a sample's name.
+    pub(super) const fn suffix(self) -> &'static str {
+        match self {
+            Self::Counter => "_total",
+            Self::Info => "_info",
+            Self::Gauge | Self::Histogram => "",
+        }
+    }
+}
+
+/// A family of metrics.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Metric {
+    /// The name, without the suffix of its type.
+    pub name: &'static str,
+    /// The type.
+    pub kind: Kind,
+    /// The unit, with which the name ends; empty if there is none.
+    pub unit: &'static str,
+    /// The names of the labels, in order.
+    pub labels: &'static [&'static str],
+    /// The meaning, in one sentence.
+    pub help: &'static str,
+}
+
+impl Metric {
+    /// Returns the name of a sample, which queries use; that of a histogram's bucket has a further suffix.
+    pub fn sample_name(&self) -> String {
+        format!("{}{}", self.name, self.kind.suffix())
+    }
+}
+
+/// Declares the metrics, and the list of all.
+macro_rules! metrics {
+    ($($constant:ident: $kind:ident $name:literal $unit:literal [$($label:literal),*] $help:literal;)+) => {
+        $(
+            #[doc = concat!("`", $name, "`: ", $help)]
+            pub static $constant: Metric = Metric {
+                name: $name,
+                kind: Kind::$kind,
+                unit: $unit,
+                labels: &[$($label),*],
+                help: $help,
+            };
+        )+
+
+        /// All metrics, in the order of the text.
+        pub static ALL: &[&Metric] = &[$(&$constant),+];
+    };
+}
+
+metrics! {
+    BUILD: Info "adit_build" "" ["version", "revision"]
+        "The version of the program, and the revision of its source.";
+    RELOAD_SUCCESSFUL: Gauge "adit_config_last_reload_successful" "" []
+        "Whether the last attempt to read the configuration succeeded: 1 or 0.";
+    RELOAD_TIME: Gauge "adit_config_last_reload_success_timestamp_seconds" "seconds" []
+        "The time of the last successful attempt to read the configuration.";
+    CERTIFICATE_EXPIRY: Gauge "adit_certificate_expiry_timestamp_seconds" "seconds" ["kind", "name"]
+        "The end of a certificate's validity: of the own one or of the authority, whichever is first, and of the first client.";
+    PEERS: Gauge "adit_peers_connected" "" ["server", "proto"]
+        "The number of connected peers.";
+    PEER_CONNECTED: Gauge "adit_peer_connected_timestamp_seconds" "seconds" ["peer"]
+        "The time when the session with the peer began.";
+    PEER_RECEIVED_BYTES: Counter "adit_peer_received_bytes" "bytes" ["peer"]
+        "Bytes received from the peer in its current session.";
+    PEER_SENT_BYTES: Counter "adit_peer_sent_bytes" "bytes" ["peer"]
+        "Bytes sent to the peer in its current session.";
+    PEER_RECEIVED_PACKETS: Counter "adit_peer_received_packets" "" ["peer"]
+        "Data packets received from the peer in its current session.";
+    PEER_SENT_PACKETS: Counter "adit_peer_sent_packets" "" ["peer"]
+        "Data packets sent to the peer in its current session.";
+    PEER_LAST_SEEN: Gauge "adit_peer_last_seen_timestamp_seconds" "seconds" ["peer"]
+        "The time of the last authentic packet of the peer, accurate to a second.";
+    PEER_ROUND_TRIP: Gauge "adit_peer_round_trip_seconds" "seconds" ["peer"]
+        "The measured round trip to the peer.";
+    PATH_MTU: Gauge "adit_path_mtu_bytes" "bytes" ["peer"]
+        "The largest IP packet that the path to the peer carries unfragmented.";
+    HANDSHAKES: Counter "adit_handshakes" "" ["result", "reason"]
+        "Handshakes that ended. The reason of a failed one is a stable name.";
+    HANDSHAKE_DURATION: Histogram "adit_handshake_duration_seconds" "seconds" []
+        "The time from a peer's first packet to its session.";
+    REKEYS: Counter "adit_rekeys" "" ["result"]
+        "Renegotiations of data keys that ended.";
+    AUTH_REQUESTS: Counter "adit_auth_requests" "" ["kind", "result"]
+        "Requests to an authorizer (registry, password check, script, provider) that ended.";
+    AUTH_DURATION: Histogram "adit_auth_duration_seconds" "seconds" ["kind"]
+        "The time from a request to an authorizer to its response.";
+    DROPPED: Counter "adit_dropped_packets" "" ["direction", "reason"]
+        "Dropped packets and refused handshakes.";
+    QUEUE_LENGTH: Gauge "adit_queue_length" "" ["queue"]
+        "The number of entries in a queue or table.";
+    QUEUE_LIMIT: Gauge "adit_queue_limit" "" ["queue"]
+        "The maximum number of entries in a queue or table.";
+    WORKER_BUSY: Counter "adit_worker_busy_seconds" "seconds" ["worker"]
+        "CPU time of a thread that moves packets.";
+    TRAIN_SEGMENTS: Histogram "adit_train_segments" "" ["direction"]
+        "Datagrams per system call.";
+    OFFLOAD_ENABLED: Gauge "adit_offload_enabled" "" ["offload"]
+        "Whether an offload is in use: 1 or 0.";
+    OFFLOAD_DOWNGRADES: Counter "adit_offload_downgrades" "" ["offload", "reason"]
+        "Offloads that were switched off because the kernel or a driver refused them.";
+    FILTER_VERDICTS: Counter "adit_filter_verdicts" "" ["table", "chain", "verdict"]
+        "Evaluated packets by verdict. The names of table and chain are empty: of all chains together.";
+    FILTER_RULE_PACKETS: Counter "adit_filter_rule_packets" "" ["handle"]
+        "Packets that matched a rule with a counter, by the rule's handle in `adit filter show`.";
+    CONNTRACK_ENTRIES: Gauge "adit_conntrack_entries" "" []
+        "Tracked connections.";
+    CONNTRACK_LIMIT: Gauge "adit_conntrack_limit" "" []
+        "The maximum number of tracked connections.";
+    CONNTRACK_DROPPED: Counter "adit_conntrack_dropped" "" ["reason"]
+        "Connections that were refused or evicted for lack of space.";
+    MESH_MEMBERS: Gauge "adit_mesh_members" "" []
+        "Members of the mesh, this node included.";
+    MESH_PEERS: Gauge "adit_mesh_peers" "" ["path"]
+        "Other members, by the path to them.";
+    MESH_PATH_CHANGES: Counter "adit_mesh_path_changes" "" ["from", "to", "reason"]
+        "Changes of the path to a member.";
+    MESH_ROSTER_CHANGES: Counter "adit_mesh_roster_changes" "" ["kind"]
+        "Changes of the mesh that this node received or signed.";
+    POSTGRES_COMMITS: Counter "adit_postgres_commits" "" ["result"]
+        "Commits of batches of packets.";
+    POSTGRES_COMMIT_DURATION: Histogram "adit_postgres_commit_duration_seconds" "seconds" []
+        "The duration of successful commits.";
+    POSTGRES_ROWS: Counter "adit_postgres_rows" "" ["direction"]
+        "Rows written to the database and read from it.";
+    POSTGRES_LAG: Gauge "adit_postgres_lag_seconds" "seconds" ["peer"]
+        "The age of the last row of the peer when it was read.";
+    PROCESS_CPU: Counter "process_cpu_seconds" "seconds" []
+        "CPU time of the process.";
+    PROCESS_MEMORY: Gauge "process_resident_memory_bytes" "bytes" []
+        "Private resident memory of the process.";
+    PROCESS_VIRTUAL: Gauge "process_virtual_memory_bytes" "bytes" []
+        "Virtual memory of the process.";
+    PROCESS_FDS: Gauge "process_open_fds" "" []
+        "Open file descriptors of the process.";
+    PROCESS_MAX_FDS: Gauge "process_max_fds" "" []
+        "The maximum number of open file descriptors.";
+    PROCESS_THREADS: Gauge "process_threads" "" []
+        "Threads of the process.";
+    PROCESS_START: Gauge "process_start_time_seconds" "seconds" []
+        "The start time of the process.";
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_end_with_their_unit() {
+        let mut names = HashSet::new();
+        for metric in ALL {
+            assert!(names.insert(metric.name), "{} occurs twice", metric.name);
+            assert!(metric.name.ends_with(metric.unit), "{}", metric.name);
+            assert!(metric.help.ends_with('.') && !metric.help.contains('\n'), "{}", metric.name);
+            let word = |c: char| c.is_ascii_lowercase() || c == '_';
+            assert!(metric.name.chars().all(word), "{}", metric.name);
+            assert!(!metric.name.ends_with("_total") && !metric.name.ends_with("_info"));
+        }
+    }
+
+    /// Returns the table of docs/metrics.md.
+    fn documented() -> String {
+        let mut text = String::from("| metric | type | labels | meaning |\n|---|---|---|---|\n");
+        for metric in ALL {
+            let labels: Vec<String> =
+                metric.labels.iter().map(|label| format!("`{label}`")).collect();
+            let (name, kind) = (metric.sample_name(), metric.kind.name());
+            text.push_str(&format!(
+                "| `{name}` | {kind} | {} | {} |\n",
+                labels.join(", "),
+                metric.help
+            ));
+        }
+        text
+    }
+
+    /// `UPDATE_DOCS=1 cargo test -p adit-runtime --lib metrics` writes the table.
+    #[test]
+    fn the_manual_has_every_metric() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metrics.md");
+        let text = std::fs::read_to_string(path).unwrap();
+        let (before, rest) = text.split_once("<!-- metrics -->\n").unwrap();
+        let (table, after) = rest.split_once("<!-- end -->").unwrap();
+        if std::env::var_os("UPDATE_DOCS").is_some() {
+            let text = format!("{before}<!-- metrics -->\n{}<!-- end -->{after}", documented());
+            std::fs::write(path, text).unwrap();
+        } else {
+            assert_eq!(
+                table,
+                documented(),
+                "run UPDATE_DOCS=1 cargo test -p adit-runtime --lib metrics"
+            );
+        }
+    }
+
+    #[test]
+    fn no_label_can_contain_an_address_a_port_or_a_time() {
+        let allowed = HashSet::from([
+            "version",
+            "revision",
+            "kind",
+            "name",
+            "server",
+            "proto",
+            "peer",
+            "result",
+            "reason",
+            "direction",
+            "queue",
+            "worker",
+            "offload",
+            "table",
+            "chain",
+            "verdict",
+            "handle",
+            "path",
+            "from",
+            "to",
+        ]);
+        for metric in ALL {
+            assert!(metric.labels.iter().all(|label| allowed.contains(label)), "{}", metric.name);
+        }
+    }
+}
