@@ -272,11 +272,11 @@ struct Raw {
     filter: Option<String>,
     #[serde(default = "default_pam_service")]
     pam_service: String,
+    #[serde(default)]
+    metrics: Option<MetricsConfig>,
     // A table comes after all other keys.
     #[serde(default)]
     oidc: Option<OidcSettings>,
-    #[serde(default)]
-    metrics: Option<MetricsConfig>,
 }
 
 fn default_listen() -> Vec<Listen> {

@@ -95,7 +95,7 @@ fn list<T: Display>(items: &[T]) -> String {
 const HEAD: &str = "\
 # The settings of this VPN server. Edit, then: adit reload
 # `adit reload` prints which changes took effect, and which need a restart: `listen`, `network`,
-# `network6`, `device`, `mtu`, `workers`, `user`, `client-to-client`, `pam-service`,
+# `network6`, `device`, `mtu`, `workers`, `user`, `client-to-client`, `pam-service`, `metrics`,
 # and a filter where there was none.
 # Clients with adit, or openvpn from 2.7 on, get new routes and name servers at once, others
 # when they connect again. Profiles keep the host and ports that they were made with; see

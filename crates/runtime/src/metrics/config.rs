@@ -8,7 +8,7 @@ use std::str::FromStr;
 use ipnet::IpNet;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Error, MapAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The number of peers with samples of their own, unless the settings have another.
 pub const DEFAULT_PEERS: u32 = 1000;
@@ -110,8 +110,7 @@ impl Names {
 }
 
 /// The key `metrics` of a settings file: an address, or a table with all settings.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(into = "Raw")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// The address.
     pub listen: Endpoint,
@@ -137,6 +136,16 @@ struct Raw {
 
 fn default_peers() -> u32 {
     DEFAULT_PEERS
+}
+
+impl Serialize for Config {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if self.has_defaults() {
+            self.listen.serialize(serializer)
+        } else {
+            Raw::from(self.clone()).serialize(serializer)
+        }
+    }
 }
 
 impl FromStr for Config {
@@ -213,10 +222,15 @@ impl Config {
         Ok(Self { listen, allow, peers: peers.unwrap_or(DEFAULT_PEERS), names })
     }
 
+    /// Returns whether all settings but the address have their defaults.
+    fn has_defaults(&self) -> bool {
+        self.allow.is_empty() && self.peers == DEFAULT_PEERS && self.names == Names::Adit
+    }
+
     /// Returns the value in a settings file, in one line.
     pub fn to_toml(&self) -> String {
         let listen = format!("\"{}\"", self.listen);
-        if self.allow.is_empty() && self.peers == DEFAULT_PEERS && self.names == Names::Adit {
+        if self.has_defaults() {
             return listen;
         }
         let allow: Vec<String> =

@@ -150,8 +150,6 @@ metrics! {
         "The duration of successful commits.";
     POSTGRES_ROWS: Counter "adit_postgres_rows" "" ["direction"]
         "Rows written to the database and read from it.";
-    POSTGRES_LAG: Gauge "adit_postgres_lag_seconds" "seconds" ["peer"]
-        "The age of the last row of the peer when it was read.";
     PROCESS_CPU: Counter "process_cpu_seconds" "seconds" []
         "CPU time of the process.";
     PROCESS_MEMORY: Gauge "process_resident_memory_bytes" "bytes" []
@@ -220,6 +218,38 @@ mod tests {
                 "run UPDATE_DOCS=1 cargo test -p adit-runtime --lib metrics"
             );
         }
+    }
+
+    /// A query for a metric that does not exist shows nothing and never alerts.
+    #[test]
+    fn dashboard_and_alert_rules_name_only_metrics_that_exist() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/metrics/");
+        let known: HashSet<String> = ALL
+            .iter()
+            .flat_map(|metric| match metric.kind {
+                Kind::Histogram => ["_bucket", "_count", "_sum"]
+                    .map(|suffix| format!("{}{suffix}", metric.name))
+                    .to_vec(),
+                _ => vec![metric.sample_name()],
+            })
+            .collect();
+        let read = |file: &str| std::fs::read_to_string(format!("{folder}{file}")).unwrap();
+        let dashboard: serde_json::Value = serde_json::from_str(&read("dashboard.json")).unwrap();
+        let panels = dashboard["panels"].as_array().unwrap();
+        let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().unwrap());
+        let queries = targets.map(|target| target["expr"].as_str().unwrap().to_owned());
+        let rules = read("alerts.yml");
+        let mut found = 0;
+        for text in queries.chain([rules]) {
+            let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+            for word in
+                words.filter(|word| word.starts_with("adit_") || word.starts_with("process_"))
+            {
+                assert!(known.contains(word), "{word} is no metric");
+                found += 1;
+            }
+        }
+        assert!(found > 40, "{found} names");
     }
 
     #[test]
