@@ -74,7 +74,8 @@ impl Duty for ConnectDuty {
 pub(crate) fn named_files(wanted: &ConnectOptions) -> Result<BTreeSet<PathBuf>, Fault> {
     let files = FileRecorder { piped: &[], names: None, read: Default::default() };
     let options = connect::options(wanted, &files)?;
-    let Policy { mut readable, writable, folders, .. } = policy(options, files, PathBuf::new())?;
+    let Policy { mut readable, writable, folders, .. } =
+        policy(options, files, PathBuf::new(), None)?;
     readable.extend(writable);
     readable.extend(folders.into_keys());
     Ok(readable)
