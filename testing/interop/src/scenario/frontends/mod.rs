@@ -2,7 +2,7 @@
 
 pub(super) mod network_manager;
 pub(super) mod resolvers;
-mod systemd;
+pub(super) mod systemd;
 pub(super) mod units;
 
 use std::fs;
@@ -148,7 +148,7 @@ fn add_user(etc: &Path, name: &str, number: u32) -> Result<()> {
 }
 
 /// Returns the ids of the processes in a namespace whose command line contains a text.
-fn processes(namespace: &Namespace, text: &str) -> Result<Vec<String>> {
+pub(super) fn processes(namespace: &Namespace, text: &str) -> Result<Vec<String>> {
     let pids = run("ip", &["netns", "pids", namespace.name()])?;
     let contains = |pid: &&str| {
         let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();

@@ -17,7 +17,7 @@ use crate::wait::until;
 const HIERARCHIES: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
 
 /// The beginning of the names of groups.
-const GROUP: &str = "adit-interop-";
+pub(in super::super) const GROUP: &str = "adit-interop-";
 
 /// Starts systemd. `$1` is the name of its group.
 const START: &str = r#"set -e
@@ -35,10 +35,10 @@ exec unshare --cgroup --uts --pid --fork --kill-child --mount --propagation priv
 "#;
 
 /// The beginning of systemd's command line. That of the process that starts it does not have it.
-const PROGRAM: &str = "/lib/systemd/systemd --system --unit=machine.target";
+pub(in super::super) const PROGRAM: &str = "/lib/systemd/systemd --system --unit=machine.target";
 
 /// The units that Debian's refer to, without what they would start on a whole system.
-const TARGETS: [&str; 9] = [
+pub(in super::super) const TARGETS: [&str; 9] = [
     "basic",
     "machine",
     "multi-user",
@@ -152,12 +152,17 @@ impl Drop for Systemd {
     fn drop(&mut self) {
         // Its processes end with it, and an empty group can be removed.
         let _ = self.daemon.signal(Signal::SIGKILL);
-        let _ = until("the end of systemd's group", SOON, || {
-            let folders = HIERARCHIES.map(|folder| Path::new(folder).join(&self.group));
-            folders.iter().for_each(|folder| remove(folder));
-            Ok(!folders.iter().any(|folder| folder.exists()))
-        });
+        remove_group(&self.group);
     }
+}
+
+/// Removes the group of a systemd that was killed.
+pub(in super::super) fn remove_group(group: &str) {
+    let _ = until("the end of systemd's group", SOON, || {
+        let folders = HIERARCHIES.map(|folder| Path::new(folder).join(group));
+        folders.iter().for_each(|folder| remove(folder));
+        Ok(!folders.iter().any(|folder| folder.exists()))
+    });
 }
 
 /// Removes the groups that runs have left which were killed.

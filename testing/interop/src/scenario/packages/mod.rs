@@ -2,6 +2,7 @@
 
 mod debian;
 mod others;
+mod services;
 mod units;
 
 use std::collections::BTreeSet;
@@ -39,6 +40,7 @@ const CASES: &[(&str, CaseFn)] = &[
     ("over-an-installation-by-hand", debian::over_an_installation_by_hand),
     ("openvpn-replaced", debian::openvpn_replaced),
     ("units", units::hardened),
+    ("services", services::services),
     ("rpm", others::rpm),
     ("tarball", others::tarball),
 ];
