@@ -278,7 +278,7 @@ impl Hooks for ServerHooks<'_> {
             self.count(session, session.counters, now);
         }
         let ends = self.sessions.iter().filter_map(|(peer, owner)| {
-            let (client, _) = self.authority.known_quota(&owner.name)?;
+            let (_, client) = self.quota(&owner.name)?;
             Some((peer.0, self.authority.quota_reached(&client)?))
         });
         let ends: Vec<(u32, String)> = ends.collect();

@@ -283,7 +283,7 @@ fn networks_behind_clients_are_routed_pushed_and_moved_within_the_sessions() {
     assert_eq!(ids(&server), before, "no session ended");
 }
 
-/// A client is renamed, gets another address, has a quota that ends its session, and is deleted; another client's session
+/// A client is renamed, gets another address, is slowed down, has a quota that ends its session, and is deleted; another client's session
 /// continues all the time.
 #[test]
 fn a_client_changes_and_ends_while_others_stay_connected() {
@@ -310,13 +310,23 @@ fn a_client_changes_and_ends_while_others_stay_connected() {
         answers(&server.ns, "10.73.0.77") && answers(&server.ns, "fd73::77")
     });
 
-    let (set, said) = server.adit("server client set desk --quota 1MB/month --note Ann");
-    assert!(set && said.contains("1 MB a month"), "{said}");
-    until("the quota is used up", || {
-        answers(&server.ns, "10.73.0.77");
+    let flood = || {
         let mut ping = server.ns.command("ping").unwrap();
         ping.args(["-q", "-c", "60", "-i", "0.002", "-s", "8000", "-W", "1", "10.73.0.77"]);
         let _ = ping.output();
+    };
+    assert!(server.adit("server client set desk --rate down=10kbit").0);
+    until("packets beyond the rate are dropped", || {
+        flood();
+        server.adit("status --json").1.contains("\"rate-limited\"")
+    });
+    assert!(server.adit("server client set desk --rate none").0);
+    until("the address answers at full speed", || answers(&server.ns, "10.73.0.77"));
+
+    let (set, said) = server.adit("server client set desk --quota 1MB/month --note Ann");
+    assert!(set && said.contains("1 MB a month"), "{said}");
+    until("the quota is used up", || {
+        flood();
         server.connected() == ["other"]
     });
     until("the client is told", || client.log().contains("the quota of 1 MB a month is used up"));
