@@ -20,7 +20,7 @@ use crate::wait::until;
 /// The time in which frames arrive.
 const LIMIT: Duration = Duration::from_secs(20);
 /// How long the ends listen for further frames.
-const QUIET: Duration = Duration::from_millis(150);
+const QUIET: Duration = Duration::from_millis(50);
 /// Marks the frames of these tests.
 const MARK: &[u8] = b"adit-interop-vlan";
 /// A tag's priority.
