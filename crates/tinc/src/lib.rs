@@ -1,4 +1,5 @@
-//! The protocol of tinc 1.1, version 17.7: keys, SPTPS sessions, configuration files, invitations, and messages between neighbours.
+//! The protocol of tinc 1.1, version 17.7: keys, SPTPS sessions, configuration files, invitations, messages between neighbours, and
+//! the topology that these describe.
 //!
 //! Everything here is sans-IO. Time, randomness and packets are inputs; decisions and packets are outputs.
 
@@ -11,6 +12,7 @@
 pub mod aead;
 pub mod base64;
 pub mod config;
+pub mod graph;
 pub mod invitation;
 pub mod keys;
 pub mod meta;

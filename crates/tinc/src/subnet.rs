@@ -64,10 +64,6 @@ impl SubnetAddress {
             Self::V6(address) => address.to_bits(),
         }
     }
-
-    fn is_of_kind(self, other: Self) -> bool {
-        std::mem::discriminant(&self) == std::mem::discriminant(&other)
-    }
 }
 
 impl From<IpAddr> for SubnetAddress {
@@ -144,9 +140,34 @@ impl Subnet {
 
     /// Returns whether the subnet contains an address. Only the bits of the prefix are compared.
     pub fn contains(&self, address: SubnetAddress) -> bool {
-        let shift = u32::from(self.address.bits().saturating_sub(self.prefix));
-        let network = |address: SubnetAddress| address.number().checked_shr(shift).unwrap_or(0);
-        self.address.is_of_kind(address) && network(self.address) == network(address)
+        Network::around(address, self.prefix) == Some(self.network())
+    }
+
+    /// Returns what all addresses in the subnet have in common.
+    pub(crate) fn network(&self) -> Network {
+        Network::of(self.address, self.prefix)
+    }
+}
+
+/// The common bits of the addresses in a subnet.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Network {
+    /// The number of bits in an address, which differs between the kinds.
+    kind: u8,
+    prefix: u8,
+    bits: u128,
+}
+
+impl Network {
+    fn of(address: SubnetAddress, prefix: u8) -> Self {
+        let kind = address.bits();
+        let shift = u32::from(kind.saturating_sub(prefix));
+        Self { kind, prefix, bits: address.number().checked_shr(shift).unwrap_or(0) }
+    }
+
+    /// Returns the network with a prefix of this length that contains an address; `None` if addresses of its kind are shorter.
+    pub(crate) fn around(address: SubnetAddress, prefix: u8) -> Option<Self> {
+        (prefix <= address.bits()).then(|| Self::of(address, prefix))
     }
 }
 
