@@ -206,16 +206,19 @@ impl Config {
                 let port = address.port();
                 return Err(format!(
                     "metrics on {address} would show the names and traffic of all peers to anyone who reaches this \
-                     machine: listen on 127.0.0.1:{port}, or name the networks of your monitoring in metrics-allow"
+                     machine: listen on 127.0.0.1:{port}, or name the networks of your monitoring in a settings file: \
+                     metrics = {{ listen = \"{address}\", allow = [\"10.1.0.0/24\"] }}"
                 ));
             }
             Endpoint::Unix(_) if !allow.is_empty() => {
-                return Err("metrics-allow is for a TCP port; a unix socket is accessible to its owner only".into());
+                return Err(
+                    "allow is for a TCP port; a unix socket is accessible to its owner only".into(),
+                );
             }
             _ => {}
         }
         if allow.iter().any(|network| network.prefix_len() == 0) {
-            return Err("metrics-allow with all addresses would show the metrics to the internet; name the networks of \
+            return Err("allow with all addresses would show the metrics to the internet; name the networks of \
                         your monitoring"
                 .into());
         }

@@ -278,7 +278,7 @@ async fn accept(socket: Socket, exporter: Arc<Exporter>) -> io::Result<Infallibl
                     continue;
                 };
                 if !exporter.config.allows(from.ip()) {
-                    tracing::debug!("metrics: {from}: refused: not in metrics-allow");
+                    tracing::debug!("metrics: {from}: refused: not in allow");
                     continue;
                 }
                 let exporter = Arc::clone(&exporter);
