@@ -1,6 +1,7 @@
 //! A running client with its engine, data plane, device and routes, for `adit openvpn` and `adit connect`.
 
 mod engines;
+mod hooks;
 mod named_routes;
 mod network;
 mod report;
@@ -31,14 +32,10 @@ use adit_openvpn_data::OpenVpnFormat;
 use adit_openvpn_service::HandshakeStats;
 use adit_runtime::authorize::Authorizer;
 use adit_runtime::clock::{WallClock, now, unix_time};
-use adit_runtime::control::{self, CertificateReport, Request, Response, StatusReport};
-use adit_runtime::driver::{
-    Backend, DialGate, DialSettings, Dialled, Driver, Endpoint, Event, Sockets,
-};
+use adit_runtime::control::{self, Request, Response, StatusReport};
+use adit_runtime::driver::{Backend, DialGate, DialSettings, Driver, Event, Sockets};
 use adit_runtime::fault::{Blame, Fault};
-use adit_runtime::host::{
-    ApplyOutcome, Capture, Device, DnsChange, DnsInUse, HostEvent, HostHandle, HostPlan,
-};
+use adit_runtime::host::{ApplyOutcome, Device, DnsChange, HostEvent, HostHandle, HostPlan};
 use adit_runtime::instance::{self, Controls, EndReason, Instance, Reaction};
 use adit_runtime::log;
 use adit_runtime::metrics;
@@ -53,6 +50,7 @@ use tokio::sync::mpsc;
 use crate::openvpn::scripts::Scripts;
 use engines::DrivenEngine;
 pub(crate) use engines::Kind;
+pub(crate) use hooks::{Hooks, HostReport, Next, Traffic};
 use network::Network;
 use steps::{Delayed, Hooked, Step};
 
@@ -109,17 +107,6 @@ pub(crate) enum ClientCommand {
     Respond(String),
 }
 
-/// The changes to the host for a tunnel that is up.
-#[derive(Debug)]
-pub(crate) struct HostReport<'a> {
-    /// The device.
-    pub device: Option<&'a str>,
-    /// Whether the host's settings had to be changed.
-    pub applied: &'a ApplyOutcome,
-    /// The part of the machine's traffic that the tunnel carries.
-    pub capture: Capture,
-}
-
 /// The socket that waits for the peer.
 #[derive(Debug)]
 pub(crate) enum ListenSocket {
@@ -127,86 +114,6 @@ pub(crate) enum ListenSocket {
     Datagrams(UdpSocket),
     /// A listener that accepts connections.
     Streams(TcpListener),
-}
-
-/// Traffic counters of a client's sessions.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Traffic {
-    /// The data channel.
-    pub data: Counters,
-    /// The control channel, including attempts that did not lead to a session.
-    pub control: Counters,
-    /// Tunnel packets received in the current session, without pings and messages such as path MTU probes.
-    pub tunnel_packets: u64,
-    /// The bytes of these packets on the wire, including a few bytes of encryption overhead for each ping and message.
-    pub tunnel_bytes: u64,
-}
-
-/// Callbacks to the owner of a [`Client`].
-pub(crate) trait Hooks {
-    /// Called with every event of the engine, before it is handled.
-    fn event(&mut self, event: &ClientEvent);
-
-    /// Called before a stream to this server is opened.
-    fn dialling(&mut self, remote: SocketAddr) {
-        let _ = remote;
-    }
-
-    /// Called when a socket to a server is open.
-    fn dialled(&mut self, dialled: &Dialled);
-
-    /// Called when the listening socket is open.
-    fn listening(&mut self, bound: Endpoint) {
-        let _ = bound;
-    }
-
-    /// Called when a server could not be dialled.
-    fn dial_failed(&mut self, reason: &str);
-
-    /// Returns the host plan of a tunnel, with notes for the log.
-    ///
-    /// # Errors
-    /// The configuration contradicts itself; the client then ends.
-    fn plan(&mut self, tunnel: &TunnelConfig) -> Result<(HostPlan, Vec<String>), Fault>;
-
-    /// Called before [`Hooks::up`], and whenever the DNS servers in use change. `logged` is true if the change has
-    /// already been logged.
-    fn dns(&mut self, in_use: &DnsInUse, logged: bool) {
-        let _ = (in_use, logged);
-    }
-
-    /// Called when the tunnel is up.
-    fn up(&mut self, tunnel: &TunnelConfig, report: &HostReport<'_>);
-
-    /// Handles a signal.
-    fn signal(&mut self, signal: Signal) -> Reaction {
-        match signal {
-            Signal::User1 => Reaction::Reload,
-            other => other.into(),
-        }
-    }
-
-    /// Called every [`Options::tick`] with the traffic of all sessions so far.
-    fn tick(&mut self, traffic: &Traffic) -> Next {
-        let _ = traffic;
-        Next::GoOn
-    }
-
-    /// Returns the local certificate that expires first, for `adit status`.
-    fn certificate(&self) -> Option<CertificateReport> {
-        None
-    }
-}
-
-/// The action after a tick.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
-    /// Nothing.
-    GoOn,
-    /// Send a packet through the tunnel, as if it had come from the device.
-    Send(Vec<u8>),
-    /// Send an exit notice and end.
-    End,
 }
 
 /// A client with its device open that is not connected yet.

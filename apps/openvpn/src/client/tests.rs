@@ -12,6 +12,7 @@ use adit_openvpn::client::{ClientConfig, Remote};
 use adit_openvpn::session::Settings;
 use adit_openvpn::tls::{ClientTls, ClientTlsOptions, CommonTlsOptions, Pem};
 use adit_runtime::authorize::CertificateOnly;
+use adit_runtime::driver::{Dialled, Endpoint};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
 use super::*;
