@@ -304,6 +304,7 @@ const SCENARIOS: &[(&str, &[Roles], ScenarioFn)] = &[
     ("hooks/update-resolv-conf", ADIT_CLIENT, hooks::update_resolv_conf),
     ("units/server-and-client", ALL, frontends::units::server_and_client),
     ("units/systemd", ADIT_SERVER, frontends::units::under_systemd),
+    ("units/background", ADIT_SERVES, frontends::background::under_systemd),
     ("units/daemon", ADIT_SERVES, frontends::units::daemon),
     ("network-manager/certificate", ADIT_CLIENT, frontends::network_manager::certificate),
     (

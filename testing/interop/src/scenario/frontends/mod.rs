@@ -1,5 +1,6 @@
 //! Programs that start `openvpn`, and scripts that it runs, with adit in openvpn's place.
 
+pub(super) mod background;
 pub(super) mod network_manager;
 pub(super) mod resolvers;
 pub(super) mod systemd;

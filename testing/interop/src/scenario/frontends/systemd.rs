@@ -114,10 +114,15 @@ impl Systemd {
         }
     }
 
+    /// Runs a program in systemd's namespaces.
+    pub(super) fn run(&self, machine: &Namespace, words: &[&str]) -> Result<String> {
+        let inside = ["-t", &self.pid, "--mount", "--pid", "--cgroup"];
+        machine.run("nsenter", &[&inside[..], words].concat())
+    }
+
     /// Runs `systemctl`.
     pub(super) fn systemctl(&self, machine: &Namespace, words: &[&str]) -> Result<String> {
-        let inside = ["-t", &self.pid, "--mount", "--pid", "--cgroup", "systemctl"];
-        machine.run("nsenter", &[&inside[..], words].concat())
+        self.run(machine, &[&["systemctl"], words].concat())
     }
 
     /// Returns a property of a unit.
