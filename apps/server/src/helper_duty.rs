@@ -15,11 +15,11 @@ use serde_json::Value;
 
 use crate::clients::open_store;
 use crate::engine_config;
+use crate::events;
 use crate::host_state::HostState;
 use crate::init::pki_fault;
 use crate::leases::Leases;
 use crate::login::{SsoLogins, Tokens, UsedCodes};
-use crate::pam;
 use crate::privileges::claim;
 use crate::serve::filter_file;
 use crate::settings::{Nat, Settings};
@@ -124,7 +124,7 @@ impl Duty for ServerHelper {
             ..Policy::default()
         };
         policy.sockets.listen = listeners.iter().map(|l| (l.transport, l.bind)).collect();
-        policy.programs = pam::setup(&paths, &settings)?;
+        policy.programs = events::setup(&paths, &settings)?;
         if let Some(oidc) = &settings.oidc {
             let own = [&oidc.client_secret_file, &oidc.ca_file].into_iter().flatten();
             policy.readable.extend(own.map(|path| paths.config.join(path)));

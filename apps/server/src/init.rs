@@ -166,6 +166,7 @@ fn choose(choices: &NewServer, notes: &mut Vec<String>) -> Result<Settings, Faul
         user: None,
         filter: filter(choices, notes)?,
         pam_service: "adit".into(),
+        on_event: None,
         oidc: None,
         metrics: None,
     };

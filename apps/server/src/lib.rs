@@ -12,6 +12,7 @@ pub mod clients;
 pub mod demo;
 pub mod doctor;
 mod engine_config;
+mod events;
 mod firewall;
 mod helper_duty;
 mod host_state;

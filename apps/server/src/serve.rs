@@ -1,6 +1,7 @@
 //! `adit server run`: prepares the host, runs the service, and undoes its changes to the host.
 
 use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,9 +17,9 @@ use ipnet::IpNet;
 use super::authorizer::{RegistryAuthorizer, SessionOwner};
 use super::clients::{self, open_store};
 use super::engine_config;
+use super::events::{self, Event, Events};
 use super::init::pki_fault;
 use super::leases::Leases;
-use super::pam;
 use super::privileges::{self, HostChanges};
 use super::selftest;
 use super::settings::{Login, Settings};
@@ -77,7 +78,7 @@ pub fn run(
     let settings = Settings::read(&paths.settings_file())?;
     let workers = worker_count::of_server(workers, settings.workers)?;
     let store = open_store(paths)?;
-    let programs = pam::setup(paths, &settings)?;
+    let programs = events::setup(paths, &settings)?;
     let clients = store.clients().map_err(pki_fault)?;
     let behind = SiteRules::of(&settings).networks(&clients);
     let mut host_state = HostChanges::prepare(paths, &settings, &behind)?;
@@ -125,8 +126,11 @@ async fn serve(
     let service = Service::start(options).await?;
     let notifier = Notifier::from_env().ok().flatten();
     host_state.drop_privileges(paths, &settings)?;
+    let events = Events::start(paths, &settings);
     let mut owner = ServerHooks {
         paths: paths.clone(),
+        events,
+        warned_on: 0,
         running: settings,
         store,
         authority,
@@ -143,6 +147,7 @@ async fn serve(
         reloaded: ReloadReport::default(),
     };
     let ended = service.run(&mut owner).await;
+    owner.events.finish().await;
     leases.save();
     owner.authority.usage.save();
     ended.map(drop)
@@ -214,6 +219,9 @@ struct Counted {
 /// The hooks of the running service. They also read files again on `adit reload`.
 struct ServerHooks<'a> {
     paths: Paths,
+    events: Events,
+    /// The day, counted since 1970, on which certificates were looked at for [`Event::CertificateExpires`].
+    warned_on: u64,
     /// The current settings.
     running: Settings,
     store: Store,
@@ -244,6 +252,7 @@ impl Hooks for ServerHooks<'_> {
             ServerEvent::ClientUp(client) => {
                 let identity = &client.identity;
                 self.began(client);
+                self.report_connected(client);
                 if let Some(address) = client.ipv4.filter(|_| !client.check) {
                     // A renamed client keeps its address.
                     let known = self.authority.known_client(&identity.common_name);
@@ -252,10 +261,23 @@ impl Hooks for ServerHooks<'_> {
                     self.leases.remember(name.unwrap_or(&identity.common_name), address);
                 }
             }
-            ServerEvent::ClientDown(peer, ..) => {
+            ServerEvent::Refused(link, identity, reason) => {
+                self.events.send(Event::ClientRefused {
+                    name: log::clean(&identity.common_name),
+                    from: link.remote().to_string(),
+                    reason: log::clean(&reason.to_string()),
+                });
+            }
+            ServerEvent::ClientDown(peer, reason, traffic) => {
                 self.counted.remove(peer);
                 let owner = self.sessions.remove(peer);
                 let name = owner.map(|owner| owner.name).unwrap_or_default();
+                self.events.send(Event::ClientDisconnected {
+                    name: log::clean(&name),
+                    reason: log::clean(&reason.to_string()),
+                    received: traffic.rx_bytes,
+                    sent: traffic.tx_bytes,
+                });
                 if self.users.get(&name).is_some_and(|(session, _)| session == peer) {
                     self.users.remove(&name);
                 }
@@ -282,6 +304,14 @@ impl Hooks for ServerHooks<'_> {
             Some((peer.0, self.authority.quota_reached(&client)?))
         });
         let ends: Vec<(u32, String)> = ends.collect();
+        for (peer, reason) in &ends {
+            let owner = self.sessions.get(&PeerId(*peer));
+            self.events.send(Event::LimitReached {
+                name: log::clean(owner.map(|owner| owner.name.as_str()).unwrap_or_default()),
+                reason: log::clean(reason),
+            });
+        }
+        self.report_expiry(now / 86_400);
         if let Some(handle) = self.handle.as_ref().filter(|_| !ends.is_empty()) {
             end_sessions(handle, ends);
         }
@@ -347,6 +377,38 @@ impl Hooks for ServerHooks<'_> {
     }
 
     fn reload(&mut self, handle: &Handle) -> Result<Option<ServerTls>, Fault> {
+        self.read_again(handle).inspect_err(|fault| {
+            self.events.send(Event::ReloadFailed { reason: log::clean(&fault.to_string()) });
+        })
+    }
+}
+
+impl ServerHooks<'_> {
+    fn report_connected(&mut self, client: &ClientInfo) {
+        let addresses = [client.ipv4.map(IpAddr::V4), client.ipv6.map(IpAddr::V6)];
+        self.events.send(Event::ClientConnected {
+            name: log::clean(&client.identity.common_name),
+            user: client.username.as_deref().map(log::clean),
+            from: client.link.remote().to_string(),
+            addresses: addresses.into_iter().flatten().map(|address| address.to_string()).collect(),
+        });
+    }
+
+    /// Reports the certificates that expire soon, once a day.
+    fn report_expiry(&mut self, today: u64) {
+        const SOON: i64 = 14;
+        if std::mem::replace(&mut self.warned_on, today) == today {
+            return;
+        }
+        for report in [self.certificate(), self.client_certificate()].into_iter().flatten() {
+            if report.days_left < SOON {
+                let (whose, days_left) = (report.whose, report.days_left);
+                self.events.send(Event::CertificateExpires { whose, days_left });
+            }
+        }
+    }
+
+    fn read_again(&mut self, handle: &Handle) -> Result<Option<ServerTls>, Fault> {
         // First end the sessions of clients that are no longer admitted, even if other files are unreadable.
         self.end_unwelcome(handle);
         self.host_state.reload()?;
@@ -466,6 +528,7 @@ impl ServerHooks<'_> {
             ("login", keeps_login),
             ("workers", fresh.workers != old.workers),
             ("pam-service", fresh.pam_service != old.pam_service),
+            ("on-event", fresh.on_event != old.on_event),
             ("user", fresh.user != old.user),
             ("metrics", fresh.metrics != old.metrics),
             ("filter", fresh.filter.is_some() != old.filter.is_some()),

@@ -61,6 +61,8 @@ pub struct Settings {
     pub filter: Option<PathBuf>,
     /// The name of PAM's service.
     pub pam_service: String,
+    /// The program that is run for each event. A relative path is relative to `server.toml`.
+    pub on_event: Option<PathBuf>,
     /// The provider with which users log in in a browser.
     pub oidc: Option<OidcSettings>,
     /// Where metrics are served.
@@ -274,6 +276,8 @@ struct Raw {
     pam_service: String,
     #[serde(default)]
     metrics: Option<MetricsConfig>,
+    #[serde(default)]
+    on_event: Option<String>,
     // A table comes after all other keys.
     #[serde(default)]
     oidc: Option<OidcSettings>,
@@ -337,6 +341,7 @@ impl TryFrom<Raw> for Settings {
             user: raw.user.as_deref().map(checked_user).transpose()?,
             filter: raw.filter.as_deref().map(checked_filter).transpose()?,
             pam_service: checked_service(raw.pam_service)?,
+            on_event: raw.on_event.as_deref().map(checked_program).transpose()?,
             oidc: raw.oidc.map(OidcSettings::checked).transpose()?,
             metrics: raw.metrics,
         })
@@ -367,6 +372,7 @@ impl From<Settings> for Raw {
             user: settings.user,
             filter: settings.filter.map(|path| path.to_string_lossy().into_owned()),
             pam_service: settings.pam_service,
+            on_event: settings.on_event.map(|path| path.to_string_lossy().into_owned()),
             oidc: settings.oidc,
             metrics: settings.metrics,
         }
@@ -457,6 +463,16 @@ fn checked_service(name: String) -> Result<String, String> {
     Ok(name)
 }
 
+/// Checks the path of the program for events.
+fn checked_program(path: &str) -> Result<PathBuf, String> {
+    if path.contains("://") {
+        return Err(format!(
+            "on-event = {path:?} is not a program: name one, for example a script that calls curl"
+        ));
+    }
+    checked_path("on-event", path)
+}
+
 /// Checks the path, which is quoted in the file.
 pub(super) fn checked_filter(path: &str) -> Result<PathBuf, String> {
     checked_path("filter", path)
@@ -541,6 +557,7 @@ mod tests {
             user: None,
             filter: None,
             pam_service: default_pam_service(),
+            on_event: None,
             oidc: None,
             metrics: None,
         }
@@ -601,6 +618,7 @@ mod tests {
             ("user = \"\"", "write user = \"adit\""),
             ("user = \"a b\"", "write user = \"adit\""),
             ("pam-service = \"../x\"", "/etc/pam.d"),
+            ("on-event = \"https://hooks.example.net\"", "a script that calls curl"),
             ("pam-service = \"\"", "pam-service = \"adit\""),
             ("user = \"root\"", "write user = \"adit\""),
             ("filter = 'a\"b'", "not a path"),

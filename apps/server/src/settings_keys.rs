@@ -76,6 +76,7 @@ fn value(settings: &Settings, key: &str) -> Option<String> {
         "mtu" => settings.mtu?.to_string(),
         "workers" => settings.workers?.to_string(),
         "user" => quoted(settings.user.as_ref()?),
+        "on-event" => quoted(settings.on_event.as_ref()?.display()),
         "filter" => quoted(settings.filter.as_ref()?.display()),
         "metrics" => settings.metrics.as_ref()?.to_toml(),
         "device" => quoted(&settings.device),
@@ -96,14 +97,14 @@ const HEAD: &str = "\
 # The settings of this VPN server. Edit, then: adit reload
 # `adit reload` prints which changes took effect, and which need a restart: `listen`, `network`,
 # `network6`, `device`, `mtu`, `workers`, `user`, `client-to-client`, `pam-service`, `metrics`,
-# and a filter where there was none.
+# `on-event`, and a filter where there was none.
 # Clients with adit, or openvpn from 2.7 on, get new routes and name servers at once, others
 # when they connect again. Profiles keep the host and ports that they were made with; see
 # adit server client remotes
 ";
 
 /// All keys, in the order of the file.
-pub const KEYS: [Key; 18] = [
+pub const KEYS: [Key; 19] = [
     Key {
         name: "listen",
         comment: "\
@@ -257,6 +258,16 @@ Where metrics for Prometheus are served: unix:PATH, or a port of this machine su
 127.0.0.1:9190. Without this line, nowhere. See docs/metrics.md.",
         example: r#""unix:/run/adit/server.metrics""#,
         default: Some("none"),
+        restart: true,
+    },
+    Key {
+        name: "on-event",
+        comment: "\
+A program that is run for each event: a client connects, disconnects or is refused, a
+certificate expires soon, a limit is reached, a reload fails. Its argument is the event's
+name, and the variable ADIT_EVENT contains a JSON object. It runs as root.",
+        example: r#""/etc/adit/on-event""#,
+        default: Some("no program"),
         restart: true,
     },
     Key {

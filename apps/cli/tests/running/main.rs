@@ -5,6 +5,7 @@ mod bad_state;
 mod bridge;
 mod client;
 mod demo;
+mod events;
 mod filter;
 mod helper;
 mod openvpn;
