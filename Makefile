@@ -26,6 +26,7 @@ setup:
 	@scripts/softhsm.sh
 	@scripts/frontends.sh
 	@scripts/package-roots.sh || true
+	@scripts/roots.sh tinc
 
 # Lists what is missing, and installs nothing.
 deps:
