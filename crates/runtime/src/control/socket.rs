@@ -93,11 +93,21 @@ impl Drop for Server {
     }
 }
 
-/// Binds a socket that only its owner can access.
+/// Returns the kind of socket at a path, and how to choose another path.
+fn kind_and_remedy(path: &Path) -> (&'static str, &'static str) {
+    if is_metrics_socket(path) {
+        ("metrics socket", "another path for metrics")
+    } else {
+        ("control socket", "another folder with --dir")
+    }
+}
+
+/// Binds a control socket or a metrics socket, which only its owner can access.
 pub fn bind(path: &Path) -> Result<BlockingListener, Fault> {
+    let (kind, remedy) = kind_and_remedy(path);
     let problem = |what: &str, e: &io::Error| {
         Fault::environment(format!(
-            "the control socket {}: {what}: {e}; run as root or choose another folder with --dir",
+            "the {kind} {}: {what}: {e}; run as root or choose {remedy}",
             path.display()
         ))
     };
@@ -108,7 +118,7 @@ pub fn bind(path: &Path) -> Result<BlockingListener, Fault> {
     match fs::symlink_metadata(path) {
         Ok(found) if !found.file_type().is_socket() => {
             return Err(Fault::operator(format!(
-                "{} is in the way of the control socket: remove it",
+                "{} is in the way of the {kind}: remove it",
                 path.display()
             )));
         }
@@ -137,14 +147,14 @@ fn private_listener(path: &Path) -> io::Result<BlockingListener> {
 
 /// Returns the fault of a socket that another process uses.
 fn in_use(path: &Path, holder: Option<u32>) -> Fault {
+    let (kind, remedy) = kind_and_remedy(path);
     let path = path.display();
     let (who, way_out) = match holder {
         Some(pid) => (format!(" (process {pid})"), format!("end it with: kill {pid}")),
         None => (String::new(), "end it".into()),
     };
     Fault::operator(format!(
-        "another adit{who} is already running with the control socket {path}: {way_out}; or give this one \
-         another folder with --dir"
+        "another adit{who} is already running with the {kind} {path}: {way_out}; or give this one {remedy}"
     ))
 }
 
@@ -429,5 +439,19 @@ mod tests {
         let me = format!("another adit (process {}) is already running", std::process::id());
         assert!(refused.to_string().starts_with(&me), "{refused}");
         drop(live);
+    }
+
+    #[test]
+    fn a_busy_metrics_socket_is_called_so() {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, hint) in
+            [("a.metrics", "another path for metrics"), ("a.sock", "another folder with --dir")]
+        {
+            let path = dir.path().join(name);
+            let _live = bind(&path).unwrap();
+            let refused = bind(&path).unwrap_err().to_string();
+            assert_eq!(refused.contains("with the metrics socket"), name == "a.metrics");
+            assert!(refused.ends_with(hint), "{refused}");
+        }
     }
 }

@@ -31,7 +31,8 @@ fn write(out: &mut String, report: &StatusReport, peers: &Peers) -> fmt::Result 
     let sum = |of: fn(&super::PeerSample) -> u64| {
         peers.named.values().map(of).fold(0, u64::saturating_add)
     };
-    if report.role == "client" {
+    // A point-to-point end has one session and no names of clients.
+    if matches!(report.role.as_str(), "client" | "peer") {
         let counters = [
             ("openvpn_client_tcp_udp_read_bytes_total", sum(|peer| peer.received.1)),
             ("openvpn_client_tcp_udp_write_bytes_total", sum(|peer| peer.sent.1)),
@@ -75,4 +76,44 @@ fn write(out: &mut String, report: &StatusReport, peers: &Peers) -> fmt::Result 
 
 fn head(out: &mut String, name: &str, kind: &str, help: &str) -> fmt::Result {
     writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::PeerSample;
+    use super::*;
+
+    /// A point-to-point end has the client's names, which need no common name.
+    #[test]
+    fn an_end_with_one_session_has_the_names_of_a_client() {
+        let mut peers = Peers::default();
+        let sample = PeerSample {
+            id: 1,
+            name: "server".into(),
+            proto: "udp",
+            connected: true,
+            since: None,
+            last_seen: Some(2),
+            received: (3, 4),
+            sent: (5, 6),
+            round_trip: None,
+            path_mtu: None,
+        };
+        peers.add(vec![sample], 1);
+        let of = |role: &str| {
+            let instance = "a".to_owned();
+            text(&StatusReport { role: role.into(), instance, ..StatusReport::default() }, &peers)
+        };
+        assert!(of("server").contains("openvpn_server_connected_clients{status_path=\"a\"} 1\n"));
+        for role in ["client", "peer"] {
+            let text = of(role);
+            assert!(!text.contains("openvpn_server_"), "{role}: {text}");
+            for line in [
+                "openvpn_client_tcp_udp_read_bytes_total{status_path=\"a\"} 4\n",
+                "openvpn_client_tcp_udp_write_bytes_total{status_path=\"a\"} 6\n",
+            ] {
+                assert!(text.contains(line), "{role}: {text}");
+            }
+        }
+    }
 }
