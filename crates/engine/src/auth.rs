@@ -345,6 +345,9 @@ pub struct ClientParams {
     pub groups: Vec<String>,
     /// `vlan-pvid`: the VLAN of its frames, in place of the server's.
     pub vlan: Option<VlanId>,
+    /// `disable`: the peer gets no session. It is refused once its addresses are reserved, and after
+    /// [`Request::Connect`], so that the end of its attempt is reported as that of any other peer.
+    pub disabled: bool,
     /// The names and the limits of its session, if it has particular ones.
     pub session: Option<Box<SessionParams>>,
     /// Warnings about settings for this peer that have no effect.

@@ -177,6 +177,22 @@ fn the_second_request_names_the_addresses_and_may_change_them() {
     assert_eq!(w.connecting[1].ipv4, Some([10, 9, 0, 2].into()));
 }
 
+/// Whether there is a second request or not, a client that is disabled gets no session, and its address is free again.
+#[test]
+fn a_disabled_client_is_refused_even_if_the_second_answer_accepts_it() {
+    for checks in [ClientChecks::default(), connect_too()] {
+        let asks = usize::from(checks.connect);
+        let mut w = World::new(ServerConfig { checks, ..one_address() }, 1);
+        let disabled = auth::ClientParams { disabled: true, ..Default::default() };
+        w.reply = Response::Accept(disabled);
+        let c = w.connect(named("alice"), Impairment::default(), 1);
+        assert!(w.run(10 * SECOND, |w| stopped(w, c).is_some()));
+        assert_eq!((w.connecting.len(), told(&w, "PUSH_REPLY")), (asks, 0));
+        w.reply = Response::Accept(auth::ClientParams::default());
+        join(&mut w, named("bob"));
+    }
+}
+
 /// The end of a session, and of an attempt that was in a request, is reported once, before the next request of the
 /// same name.
 #[test]

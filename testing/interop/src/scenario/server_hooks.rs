@@ -302,24 +302,52 @@ pub(super) fn connect_deferred(scenario: &Scenario<'_>) -> Result<String> {
     has_settings(&tunnel)
 }
 
-/// A program refuses a client: by its exit status, by its file, and later. No `client-disconnect` follows.
+/// A client is refused: by the exit status of `client-connect`, by its file, later, and by the client's own file. As
+/// with openvpn, `client-disconnect` follows, with the address that the client would have had.
 pub(super) fn connect_refuses(scenario: &Scenario<'_>) -> Result<String> {
-    let refusals = [
-        "exit 1",
-        "echo disable > \"$1\"",
-        "printf 2 > \"$client_connect_deferred_file\"\n\
-         (sleep 1; printf 0 > \"$client_connect_deferred_file\") >/dev/null 2>&1 &",
-    ];
-    for text in refusals {
-        let mut configs = scenario.configs();
-        let connect = script(scenario, "connect", text)?;
-        let disconnect = script(scenario, "disconnect", "echo left > $OUT/left")?;
-        configs.server(&format!(
-            "script-security 2\nclient-connect {connect}\nclient-disconnect {disconnect}"
-        ));
-        refused(scenario, &configs, "AUTH_FAILED").map_err(|f| format!("{text}: {f}"))?;
-        ensure(read(scenario, "left").is_empty(), || format!("{text}: client-disconnect was run"))?;
-    }
+    const LATER: &str = "printf 2 > \"$client_connect_deferred_file\"\n\
+        (sleep 1; printf 0 > \"$client_connect_deferred_file\") >/dev/null 2>&1 &";
+    const REFUSALS: [(&str, &str); 4] =
+        [("", "exit 1"), ("", "echo disable > \"$1\""), ("", LATER), ("disable\n", "exit 0")];
+    let folder = scenario.folder();
+    let files = folder.join("ccd");
+    fs::create_dir_all(&files)?;
+    let mut configs = scenario.configs();
+    let connect = script(scenario, "connect", "echo connect >> $OUT/calls\n. $OUT/refusal")?;
+    let disconnect = script(
+        scenario,
+        "disconnect",
+        "echo \"disconnect $ifconfig_pool_remote_ip\" >> $OUT/calls",
+    )?;
+    configs.server(&format!(
+        "script-security 2\nclient-connect {connect}\nclient-disconnect {disconnect}\nclient-config-dir {}",
+        files.display()
+    ));
+    let calls = |program: &Program| -> Result<Vec<String>> {
+        let pair = Pair::new()?;
+        let mut server = serve(&pair, folder, &configs, program)?;
+        server.wait_for(READY, SETUP_LIMIT)?;
+        let mut calls = Vec::new();
+        for (file, text) in REFUSALS {
+            fs::write(files.join("client"), file)?;
+            fs::write(folder.join("refusal"), text)?;
+            fs::write(folder.join("calls"), "")?;
+            let mut client = dial(&pair, folder, &configs, scenario.client)?;
+            client.wait_for("AUTH_FAILED", SETUP_LIMIT).map_err(|f| meanwhile(&f.0, &server))?;
+            client.wait_exit(SOON)?;
+            ensure(client.count(READY) == 0, || meanwhile(&client.failure("let in").0, &server))?;
+            until("client-disconnect is run", SOON, || {
+                Ok(read(scenario, "calls").contains("disconnect"))
+            })
+            .map_err(|f| meanwhile(&f.0, &server))?;
+            calls.push(read(scenario, "calls"));
+        }
+        server.stop()?;
+        Ok(calls)
+    };
+    let (theirs, ours) = (calls(&Program::OpenVpn)?, calls(scenario.server)?);
+    ensure(theirs == ours, || format!("openvpn runs {theirs:?}, adit {ours:?}"))?;
+    ensure(ours.iter().any(|calls| !calls.starts_with("connect")), || format!("{ours:?}"))?;
     Ok(String::new())
 }
 

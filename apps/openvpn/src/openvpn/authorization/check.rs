@@ -64,15 +64,11 @@ pub(crate) trait Check: Send + Sync {
         Box::pin(ready(Verdict::NotMine))
     }
 
-    /// Returns the parameters on which the client's addresses depend (`client-config-dir`).
+    /// Returns the parameters on which the client's addresses depend (`client-config-dir`). A client that is disabled is
+    /// refused by [`Self::connect`].
     fn parameters(&self, facts: &Arc<ClientFacts>, params: ClientParams) -> ParamsFuture {
         let _ = facts;
         Box::pin(ready(Ok(params)))
-    }
-
-    /// Returns whether [`Self::connect`] does anything.
-    fn connects(&self) -> bool {
-        false
     }
 
     /// Judges a client that has its addresses, and completes its parameters (`client-connect`).
@@ -102,7 +98,8 @@ pub(crate) trait Check: Send + Sync {
         let _ = session;
     }
 
-    /// Takes note of the end of a session (`client-disconnect`).
+    /// Takes note of the end of a session, or of a client that was refused while it connected (`client-disconnect`). The
+    /// check may not have been asked about such a client.
     fn disconnected(
         &self,
         facts: &Arc<ClientFacts>,

@@ -1,5 +1,6 @@
 //! `client-config-dir`: per-client files by the server's operator, read when the client connects.
 
+use std::future::ready;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -61,16 +62,28 @@ impl Check for ClientConfigDir {
             let read = read.await.unwrap_or_else(Err);
             let own =
                 read.map_err(|reason| Rejection::from(format!("client-config-dir: {reason}")))?;
-            Ok(merged(params, own))
+            let disabled = params.disabled || own.disabled;
+            Ok(ClientParams { disabled, ..merged(params, own) })
         })
+    }
+
+    /// Refuses a client whose file says `disable`. As in openvpn, such a client has an address by now, and the programs
+    /// take note of its end.
+    fn connect(&self, facts: &Arc<ClientFacts>, params: ClientParams) -> ParamsFuture {
+        let name = &facts.identity.common_name;
+        let decided = if params.disabled {
+            Err(format!("client-config-dir: the file of '{name}' says disable").into())
+        } else {
+            Ok(params)
+        };
+        Box::pin(ready(decided))
     }
 }
 
 impl Source {
     fn parameters(&self, name: &str) -> Result<ClientParams, String> {
         match self.find(name)? {
-            Some(file) if file.disabled => Err(format!("the file of '{name}' says disable")),
-            Some(file) => Ok(file.grant),
+            Some(file) => Ok(ClientParams { disabled: file.disabled, ..file.grant }),
             None => Ok(ClientParams::default()),
         }
     }
@@ -172,7 +185,7 @@ mod tests {
         assert_eq!(source.parameters("bob").unwrap().push, ["route 10.1.0.0"]);
         // The next connection uses the file's new content.
         fs::write(folder.path().join("alice"), "disable").unwrap();
-        assert!(refusal(&source, "alice").contains("disable"));
+        assert!(source.parameters("alice").unwrap().disabled);
     }
 
     #[test]
@@ -227,7 +240,11 @@ mod tests {
         fs::write(folder.path().join("alice"), "disable").unwrap();
         let files = ClientConfigDir::new(path, exclusive, rules, FileThread::default());
         let who = Identity { common_name: "alice".into(), ..Identity::default() };
-        let refused = files.parameters(&facts_of(who), ClientParams::default()).await;
-        assert!(refused.unwrap_err().log.contains("disable"));
+        let facts = facts_of(who);
+        let disabled = files.parameters(&facts, ClientParams::default()).await.unwrap();
+        // It is refused once it has its addresses, and no other check is asked.
+        let refused = files.connect(&facts, disabled).await.unwrap_err();
+        assert_eq!(refused.log, "client-config-dir: the file of 'alice' says disable");
+        assert!(files.connect(&facts, ClientParams::default()).await.is_ok());
     }
 }

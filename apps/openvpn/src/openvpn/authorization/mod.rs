@@ -136,7 +136,7 @@ impl Chain {
         let ending = inner.sessions().ending(session, |facts| inner.turn_of(&facts.identity));
         match ending {
             Ending::Abandoned => inner.abandoned(session),
-            Ending::Later => {}
+            Ending::Later | Ending::Reported => {}
             Ending::Due(finished) => inner.finish(*finished, Counters::default()),
         }
     }
@@ -338,8 +338,7 @@ impl Inner {
         let unix = unix_time().0;
         let facts = ClientFacts::connecting(connecting, &environment, &settings.facts, unix);
         let mut facts = Arc::new(facts);
-        let mut succeeded = false;
-        let asked = timeout(settings.patience, self.ask_to_connect(&facts, params, &mut succeeded));
+        let asked = timeout(settings.patience, self.ask_to_connect(&facts, params));
         let decided = match asked.await {
             Ok(decided) => decided,
             Err(_) => Err("client-connect did not finish in time".into()),
@@ -354,31 +353,18 @@ impl Inner {
             refused => refused,
         };
         let accepted = decided.is_ok();
-        // A check that took note of the client takes note of its end, even if another check refused the client or if
-        // the client has gone meanwhile.
-        if accepted || succeeded || !learned.is_empty() {
-            let finished = self.sessions().connected(session, &facts, learned, accepted, || turn);
-            if let Some(finished) = finished {
-                self.finish(finished, Counters::default());
-            }
-        } else {
-            let gone = self.sessions().not_connected(session);
-            if gone {
-                self.abandoned(session);
-            }
+        // As in openvpn, all checks take note of the end of a client that was refused or has gone meanwhile: also the
+        // check that refused it, and those that were not asked.
+        let finished = self.sessions().connected(session, &facts, learned, accepted, || turn);
+        if let Some(finished) = finished {
+            self.finish(finished, Counters::default());
         }
         decided
     }
 
-    async fn ask_to_connect(
-        &self,
-        facts: &Arc<ClientFacts>,
-        mut params: ClientParams,
-        succeeded: &mut bool,
-    ) -> Decision {
+    async fn ask_to_connect(&self, facts: &Arc<ClientFacts>, mut params: ClientParams) -> Decision {
         for check in &self.settings.checks {
             params = check.connect(facts, params).await?;
-            *succeeded |= check.connects();
         }
         Ok(params)
     }

@@ -148,10 +148,6 @@ impl Check for PluginCheck {
         })
     }
 
-    fn connects(&self) -> bool {
-        self.plugins.wants(Kind::ClientConnect) || self.plugins.wants(Kind::ClientConnectV2)
-    }
-
     fn connect(&self, facts: &Arc<ClientFacts>, params: ClientParams) -> ParamsFuture {
         if let Some(remote) = facts.identity.remote {
             let mut call = self.call(Kind::IpChange, facts, &facts.environment);
@@ -311,7 +307,6 @@ mod tests {
         assert!(fixture.is_logged("call 5 env password=open_sesame"));
         assert!(fixture.is_logged("call 5 env common_name=alice"));
         assert_eq!(check.verify_certificate(&facts, 0).await, Verdict::NotMine);
-        assert!(!check.connects());
     }
 
     #[tokio::test]
@@ -371,7 +366,6 @@ mod tests {
     async fn both_versions_of_the_connect_call_add_parameters() {
         let fixture = Fixture::new();
         let check = check(&fixture.start("mask=0x248 on=6:connect on=9:list"));
-        assert!(check.connects());
         let params =
             ClientParams { push: vec!["route 10.1.0.0".into()], ..ClientParams::default() };
         let params = check.connect(&connecting(), params).await.unwrap();

@@ -17,6 +17,8 @@ pub(super) struct SessionTable<T> {
     answering: HashSet<u64>,
     /// The clients whose `client-connect` is in progress, and whether the client has gone meanwhile.
     connecting: HashMap<u64, bool>,
+    /// The clients that were refused while they connected, and whose attempts have not ended yet.
+    refused: HashSet<u64>,
     /// The clients that were accepted.
     accepted: HashMap<u64, Accepted<T>>,
     /// The session of each address.
@@ -29,6 +31,7 @@ impl<T> Default for SessionTable<T> {
             checking: HashMap::new(),
             answering: HashSet::new(),
             connecting: HashMap::new(),
+            refused: HashSet::new(),
             accepted: HashMap::new(),
             addresses: HashMap::new(),
         }
@@ -61,8 +64,10 @@ pub(super) struct Finished<T> {
 /// What remains to be done when a session or an attempt ends.
 #[derive(Debug)]
 pub(super) enum Ending<T> {
-    /// Nothing: the client was refused, or gave up before it was accepted.
+    /// Nothing: the client was refused, or gave up, before it connected.
     Abandoned,
+    /// Nothing: its last hooks ran when it was refused.
+    Reported,
     /// Its last hooks run later.
     Later,
     /// Its last hooks are due.
@@ -110,13 +115,8 @@ impl<T> SessionTable<T> {
         self.connecting.insert(session, false);
     }
 
-    /// Ends a connection that left nothing to undo. Returns whether the client has gone meanwhile.
-    pub(super) fn not_connected(&mut self, session: u64) -> bool {
-        self.connecting.remove(&session).unwrap_or_default()
-    }
-
-    /// Ends a connection. Returns the session if its last hooks are due already: because one of several checks refused
-    /// the client, or because it has gone meanwhile.
+    /// Ends a connection. Returns the session if its last hooks are due already: because a check refused the client, or
+    /// because it has gone meanwhile.
     pub(super) fn connected(
         &mut self,
         session: u64,
@@ -127,6 +127,9 @@ impl<T> SessionTable<T> {
     ) -> Option<Finished<T>> {
         let gone = self.connecting.remove(&session).unwrap_or_default();
         let (facts, since) = (Arc::clone(facts), Instant::now());
+        if !accepted && !gone {
+            self.refused.insert(session);
+        }
         if gone || !accepted {
             return Some(Finished { facts, since, addresses, turn: turn(), accepted });
         }
@@ -166,6 +169,9 @@ impl<T> SessionTable<T> {
             *gone = true;
             return Ending::Later;
         }
+        if self.refused.remove(&session) {
+            return Ending::Reported;
+        }
         let Some(accepted) = self.accepted.get_mut(&session) else { return Ending::Abandoned };
         if accepted.established {
             // Its counters follow.
@@ -193,6 +199,7 @@ impl<T> SessionTable<T> {
 
     /// Removes all sessions.
     pub(super) fn drain(&mut self, turn: impl Fn(&ClientFacts) -> T) -> Vec<Finished<T>> {
+        self.refused.clear();
         let accepted = std::mem::take(&mut self.accepted);
         accepted.into_values().map(|accepted| accepted.finished(&turn)).collect()
     }
@@ -252,6 +259,7 @@ impl<T> SessionTable<T> {
         self.checking.is_empty()
             && self.answering.is_empty()
             && self.connecting.is_empty()
+            && self.refused.is_empty()
             && self.accepted.is_empty()
             && self.addresses.is_empty()
     }

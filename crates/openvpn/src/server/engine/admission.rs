@@ -149,6 +149,12 @@ impl ServerEngine {
         // The steps that can fail come first, while there is little to undo yet.
         let Some(client) = self.clients.get_mut(&peer) else { return Ok(()) };
         let proto = negotiated.peer_info.proto();
+        if grant.disabled {
+            self.cancel(peer, &negotiated, reserved);
+            let reason =
+                Reason::Rejected("client-config-dir: the file of the client says disable".into());
+            return self.refuse(now, peer, proto, reason, out);
+        }
         let exporter = proto.has(IvProto::TLS_EKM);
         let check = client.control_channel.negotiation().tls().is_check();
         let keys = client.control_channel.data_keys(exporter);

@@ -159,6 +159,59 @@ pub(super) fn client_connect_deferred(scenario: &Scenario<'_>) -> Result<String>
     Ok(String::new())
 }
 
+/// A plugin or a program refuses a client that connects: the same calls and programs follow as with openvpn.
+pub(super) fn client_connect_refused(scenario: &Scenario<'_>) -> Result<String> {
+    let folder = scenario.folder();
+    let program = |name: &str, status: u8| -> Result<String> {
+        let path = folder.join(name);
+        fs::write(
+            &path,
+            format!("#!/bin/sh\necho {name} >> {}/run\nexit {status}\n", folder.display()),
+        )?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+        Ok(path.display().to_string())
+    };
+    let (connect, disconnect) = (program("connect", 1)?, program("disconnect", 0)?);
+    let mut shown = Vec::new();
+    for refusing in ["refuse", "nothing"] {
+        let first = test_plugin(scenario, &format!("mask=0xc0 on={CONNECT}:{refusing}"))?;
+        let second = first.lines().last().unwrap_or_default();
+        let second = second.replace("log=calls", "log=others").replace("refuse", "nothing");
+        let mut configs = scenario.configs();
+        configs.server(&format!(
+            "{first}\n{second}\nscript-security 2\nclient-connect {connect}\nclient-disconnect {disconnect}"
+        ));
+        let mut seen = Vec::new();
+        for server in [&Program::OpenVpn, scenario.server] {
+            ["calls", "others", "run"]
+                .iter()
+                .try_for_each(|name| fs::write(folder.join(name), ""))?;
+            let pair = Pair::new()?;
+            let mut server = serve(&pair, folder, &configs, server)?;
+            server.wait_for(READY, SETUP_LIMIT)?;
+            let mut client = dial(&pair, folder, &configs, scenario.client)?;
+            client.wait_for("AUTH_FAILED", SETUP_LIMIT)?;
+            let log = |name| fs::read_to_string(folder.join(name)).unwrap_or_default();
+            until("the program for the end is run", SOON, || Ok(log("run").contains("disconnect")))
+                .map_err(|failure| server.failure(&failure.0).0)?;
+            client.wait_exit(SOON)?;
+            server.stop()?;
+            let called = |name| -> Vec<String> {
+                let called = |line: &str| line.starts_with("call ") && line.contains(" uid=");
+                let number = |line: &str| line.split(' ').nth(1).unwrap_or_default().to_owned();
+                log(name).lines().filter(|line| called(line)).map(number).collect()
+            };
+            seen.push((called("calls"), called("others"), log("run")));
+        }
+        ensure(seen.first() == seen.last(), || format!("openvpn and adit differ: {seen:?}"))?;
+        shown.extend(seen.pop());
+    }
+    ensure(shown.iter().all(|(first, second, _)| first == second && first.len() == 2), || {
+        format!("both plugins get both calls: {shown:?}")
+    })?;
+    Ok(String::new())
+}
+
 /// What openvpn gives its plugins, adit gives them too: the same calls with the same arguments and variables.
 pub(super) fn calls_and_variables(scenario: &Scenario<'_>) -> Result<String> {
     let adit = observed(scenario, scenario.server)?;

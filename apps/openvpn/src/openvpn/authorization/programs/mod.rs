@@ -146,10 +146,6 @@ impl Check for ClientPrograms {
         Box::pin(async move { inner.password(&hook, &facts, &pending).await })
     }
 
-    fn connects(&self) -> bool {
-        self.0.hooks.client_connect.is_some()
-    }
-
     fn connect(&self, facts: &Arc<ClientFacts>, params: ClientParams) -> ParamsFuture {
         let inner = Arc::clone(&self.0);
         let Some(program) = inner.hooks.client_connect.clone() else {
