@@ -1,18 +1,15 @@
 //! Tests of clients and servers in the background, under the supervisor, and of those that end with their terminal.
 
-use std::fs::{self, File};
-use std::io::{Read, Write};
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Output, Stdio};
 
 use adit_linux::netns::NetNs;
-use nix::fcntl::OFlag;
 use serde_json::Value;
 
 use crate::client::routing;
 use crate::users;
+use crate::world::terminal::Terminal;
 use crate::world::{ADIT, Server, alive, answers, helper_of, until};
 
 /// A client's machine with profiles in the background, which end with the test.
@@ -30,6 +27,12 @@ impl Machine {
         let text = fs::read_to_string(&file).unwrap();
         fs::write(&file, format!("{text}dns-updown disable\n{lines}")).unwrap();
         this
+    }
+
+    fn terminal(&self, line: &str) -> Terminal {
+        let mut command = self.ns.command("setsid").unwrap();
+        command.args(["--ctty", ADIT]).args(line.split_whitespace()).current_dir(&self.folder);
+        Terminal::start(command)
     }
 
     fn spawn(&self, line: &str) -> Child {
@@ -202,67 +205,6 @@ fn a_failed_start_gives_the_reason_and_leaves_nothing_running() {
     assert!(code == Some(2) && text.contains("there is no profile wrong"), "{text}");
 }
 
-/// A terminal, and a program in its foreground.
-struct Terminal {
-    ours: File,
-    child: Child,
-    shown: String,
-}
-
-impl Terminal {
-    fn start(machine: &Machine, line: &str) -> Self {
-        // No other program that a test starts may inherit it, because the terminal is open until the last copy is closed.
-        let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
-        let ours = nix::pty::posix_openpt(flags).unwrap();
-        nix::pty::grantpt(&ours).unwrap();
-        nix::pty::unlockpt(&ours).unwrap();
-        let path = nix::pty::ptsname_r(&ours).unwrap();
-        let mut open = File::options();
-        let slave =
-            open.read(true).write(true).custom_flags(OFlag::O_NOCTTY.bits()).open(path).unwrap();
-        let theirs = || Stdio::from(slave.try_clone().unwrap());
-        let mut command = machine.ns.command("setsid").unwrap();
-        command.args(["--ctty", ADIT]).args(line.split_whitespace()).current_dir(&machine.folder);
-        command.stdin(theirs()).stdout(theirs()).stderr(theirs());
-        let child = command.spawn().unwrap();
-        Self { ours: OwnedFd::from(ours).into(), child, shown: String::new() }
-    }
-
-    /// Reads until the terminal shows a text.
-    fn expect(&mut self, text: &str) {
-        while !self.shown.contains(text) {
-            let mut bytes = [0; 1024];
-            let count = self.ours.read(&mut bytes).unwrap_or(0);
-            assert!(count > 0, "no {text:?}, but: {}", self.shown);
-            self.shown.push_str(&String::from_utf8_lossy(&bytes[..count]));
-        }
-    }
-
-    fn answer(&mut self, question: &str, answer: &str) {
-        self.expect(question);
-        writeln!(self.ours, "{answer}").unwrap();
-    }
-
-    /// Closes the terminal, and returns the exit code of the program.
-    fn close(self) -> Option<i32> {
-        let Self { ours, child, shown } = self;
-        drop(ours);
-        Self::end(child, &shown)
-    }
-
-    /// Closes the terminal after the program has ended, and returns its exit code.
-    fn finish(self) -> Option<i32> {
-        Self::end(self.child, &self.shown)
-    }
-
-    fn end(mut child: Child, shown: &str) -> Option<i32> {
-        until("the program ends", || child.try_wait().unwrap().is_some());
-        let code = child.wait().unwrap().code();
-        assert!(code.is_some(), "{shown}");
-        code
-    }
-}
-
 #[test]
 fn a_client_at_a_terminal_ends_with_it_and_undoes_its_changes() {
     adit_testbed::needs_root!();
@@ -270,7 +212,7 @@ fn a_client_at_a_terminal_ends_with_it_and_undoes_its_changes() {
     let machine = Machine::new(&mut server, "ann", "");
     let _running = server.run();
     let before = routing(&machine.ns);
-    let mut terminal = Terminal::start(&machine, "connect ann.ovpn --dir run-ann");
+    let mut terminal = machine.terminal("connect ann.ovpn --dir run-ann");
     terminal.expect("connected: 10.73.0.");
     assert_ne!(routing(&machine.ns), before);
     assert_eq!(terminal.close(), Some(0));
@@ -299,7 +241,7 @@ fn a_password_is_asked_for_once_and_the_client_outlives_the_terminal() {
     let (code, text) = machine.adit("up ann.ovpn");
     assert!(code == Some(2) && text.contains("cannot be asked without a terminal"), "{text}");
 
-    let mut terminal = Terminal::start(&machine, "up ann.ovpn --dir bg");
+    let mut terminal = machine.terminal("up ann.ovpn --dir bg");
     terminal.answer("Enter Auth Username: ", "alice");
     terminal.answer("Enter Auth Password: ", "correct horse");
     terminal.expect("End: ");
@@ -314,7 +256,7 @@ fn a_password_is_asked_for_once_and_the_client_outlives_the_terminal() {
     assert_eq!(machine.adit("down ann").0, Some(0));
 
     // A saved one needs no terminal any more.
-    let mut terminal = Terminal::start(&machine, "up --save-password ann.ovpn --dir bg");
+    let mut terminal = machine.terminal("up --save-password ann.ovpn --dir bg");
     terminal.answer("Enter Auth Username: ", "alice");
     terminal.answer("Enter Auth Password: ", "correct horse");
     terminal.expect("End: ");

@@ -2,6 +2,7 @@
 #![allow(dead_code, unused_imports, reason = "each test file uses a part of it")]
 
 pub(crate) mod privileges;
+pub(crate) mod terminal;
 
 use std::fs;
 use std::net::Ipv4Addr;
