@@ -110,10 +110,11 @@ Exit codes: 0 the tunnel is up, 1 it is not, 2 the profile is wrong.")]
   sudo adit status --json | jq '.[].peers[].name'")]
     Status(Status),
 
-    /// Show sessions and their rates, refreshed until Ctrl-C
+    /// Show sessions and their rates on the whole terminal, or print them once elsewhere
     #[command(after_help = "Examples:
   sudo adit top --every 2
-  sudo adit top --sort traffic")]
+  sudo adit top --sort traffic
+  sudo adit top | head -20    one page; a terminal shows it until q is pressed")]
     Top(Top),
 
     #[cfg(feature = "bridge")]

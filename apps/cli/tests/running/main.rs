@@ -14,5 +14,6 @@ mod presence;
 mod privileges;
 mod server;
 mod single_sign_on;
+mod top;
 mod users;
 mod world;

@@ -1,32 +1,16 @@
-//! `adit top`.
+//! One page of `adit top`, for output that is not a terminal.
 
 use std::cmp::Reverse;
-use std::process::ExitCode;
-use std::time::Duration;
 
 use adit_app_server::Overview;
 use adit_runtime::control::{PeerReport, StatusReport};
-use adit_runtime::fault::Fault;
 use adit_runtime::paths::Paths;
 
-use super::{drops, no_session, page, ports, since, title};
-use crate::args::{SortKey, Top};
+use super::super::{drops, no_session, page, ports, since, title};
+use crate::args::SortKey;
 use crate::text::{bytes, count, rate, row, span, table_of_names};
-use crate::{paths, print};
 
-pub(crate) fn top(options: &Top) -> Result<ExitCode, Fault> {
-    let paths = paths(&options.location)?;
-    loop {
-        let machine = adit_app_server::status(&paths)?;
-        // Move the cursor home, then clear the rest of each line and everything below, to avoid
-        // flicker.
-        let page = top_page(&machine, &paths, options.sort).replace('\n', "\x1b[K\n");
-        print(&format!("\x1b[H{page}\x1b[J"));
-        std::thread::sleep(Duration::from_secs(options.every));
-    }
-}
-
-pub(super) fn top_page(machine: &Overview, paths: &Paths, sort: SortKey) -> String {
+pub(in crate::status) fn top_page(machine: &Overview, paths: &Paths, sort: SortKey) -> String {
     if machine.reports.is_empty() {
         return page(machine, paths);
     }
@@ -79,7 +63,7 @@ fn top_report(report: &StatusReport, sort: SortKey) -> String {
     text + &table_of_names(rows)
 }
 
-pub(super) fn sorted(peers: &[PeerReport], sort: SortKey) -> Vec<&PeerReport> {
+pub(in crate::status) fn sorted(peers: &[PeerReport], sort: SortKey) -> Vec<&PeerReport> {
     let mut sorted: Vec<&PeerReport> = peers.iter().collect();
     sorted.sort_by_key(|peer| peer.name.clone());
     match sort {

@@ -1,0 +1,145 @@
+//! `adit top`: a full-screen view on a terminal, and one page elsewhere.
+//!
+//! ```text
+//!   thread: status of all processes ──► View::update ─┐
+//!   keys                            ──► View::key    ─┼─► draw
+//!   thread: signals                 ──► end           ┘
+//! ```
+
+mod draw;
+mod page;
+#[cfg(test)]
+mod tests;
+mod view;
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use std::sync::mpsc::{self, Receiver, SyncSender, TryRecvError};
+use std::time::{Duration, Instant};
+
+use adit_app_server::Overview;
+use adit_runtime::fault::Fault;
+use adit_runtime::paths::Paths;
+use nix::sys::signal::{SigSet, Signal};
+use ratatui::crossterm::event::{self, Event, KeyEventKind};
+
+use crate::args::Top;
+use crate::{paths, print};
+use view::{Step, View};
+
+#[cfg(test)]
+pub(super) use page::sorted;
+pub(super) use page::top_page;
+
+/// The screen waits this long for a key before it looks for a new status.
+const KEY_WAIT: Duration = Duration::from_millis(100);
+
+/// The number of messages that can wait. The threads wait for room.
+const MAX_MESSAGES: usize = 1;
+
+/// A message of the threads to the screen.
+enum Message {
+    /// The status of all processes, and the time since the last one.
+    Status(Overview, Duration),
+    Failed(Fault),
+    /// A signal asks the program to end.
+    End,
+}
+
+pub(crate) fn top(options: &Top) -> Result<ExitCode, Fault> {
+    let paths = paths(&options.location)?;
+    let machine = adit_app_server::status(&paths)?;
+    if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
+        print(&top_page(&machine, &paths, options.sort));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let mut view = View::new(options.sort, !no_color);
+    view.update(&machine, Duration::ZERO);
+    let (sender, messages) = mpsc::sync_channel(MAX_MESSAGES);
+    end_on_signals(sender.clone())?;
+    let every = Duration::from_secs(options.every);
+    std::thread::spawn(move || watch(&paths, every, &sender));
+    // This also restores the terminal before a panic is printed.
+    let mut terminal = ratatui::try_init().map_err(|error| terminal_fault(&error))?;
+    let ended = show(&mut terminal, &mut view, &messages);
+    ratatui::restore();
+    ended.map(|()| ExitCode::SUCCESS)
+}
+
+fn terminal_fault(error: &std::io::Error) -> Fault {
+    Fault::environment(format!("cannot use this terminal: {error}"))
+}
+
+/// Turns the signals that would end the program into a message, so that the terminal is restored first.
+fn end_on_signals(sender: SyncSender<Message>) -> Result<(), Fault> {
+    let signals: SigSet =
+        [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM].into_iter().collect();
+    // Threads that are started later inherit the mask.
+    signals
+        .thread_block()
+        .map_err(|error| Fault::environment(format!("cannot receive signals: {error}")))?;
+    std::thread::spawn(move || {
+        if signals.wait().is_ok() {
+            // Without a receiver, the program is ending already.
+            let _ = sender.send(Message::End);
+        }
+    });
+    Ok(())
+}
+
+/// Queries all processes again and again. A process that hangs delays the next status, but not the keys.
+fn watch(paths: &Paths, every: Duration, sender: &SyncSender<Message>) {
+    let mut last = Instant::now();
+    loop {
+        std::thread::sleep(every);
+        let message = match adit_app_server::status(paths) {
+            Ok(machine) => Message::Status(machine, last.elapsed()),
+            Err(fault) => Message::Failed(fault),
+        };
+        last = Instant::now();
+        if sender.send(message).is_err() {
+            return;
+        }
+    }
+}
+
+/// Shows the view until a key or a signal ends it.
+fn show(
+    terminal: &mut ratatui::DefaultTerminal,
+    view: &mut View,
+    messages: &Receiver<Message>,
+) -> Result<(), Fault> {
+    let mut changed = true;
+    loop {
+        if changed {
+            terminal
+                .draw(|frame| draw::draw(view, frame))
+                .map_err(|error| terminal_fault(&error))?;
+        }
+        // Keys that are waiting already are drawn together.
+        changed = false;
+        let mut wait = KEY_WAIT;
+        while event::poll(wait).map_err(|error| terminal_fault(&error))? {
+            wait = Duration::ZERO;
+            changed = true;
+            let event = event::read().map_err(|error| terminal_fault(&error))?;
+            if let Event::Key(key) = event
+                && key.kind != KeyEventKind::Release
+                && view.key(key.code, key.modifiers) == Step::Quit
+            {
+                return Ok(());
+            }
+        }
+        match messages.try_recv() {
+            Ok(Message::Status(machine, passed)) => {
+                view.update(&machine, passed);
+                changed = true;
+            }
+            Ok(Message::Failed(fault)) => return Err(fault),
+            // The threads end only by a panic.
+            Ok(Message::End) | Err(TryRecvError::Disconnected) => return Ok(()),
+            Err(TryRecvError::Empty) => {}
+        }
+    }
+}
