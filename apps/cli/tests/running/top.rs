@@ -43,6 +43,13 @@ fn the_terminal_is_restored_after_a_key_a_signal_and_an_error() {
     assert_ne!(terminal.finish(), Some(0));
 }
 
+#[test]
+fn a_closed_terminal_ends_it() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("vpn")).unwrap();
+    assert_eq!(start(&folder).close(), Some(0));
+}
+
 /// Starts `adit top` at a terminal of 80 columns, and waits for its last line.
 fn start(folder: &tempfile::TempDir) -> Terminal {
     let mut command = Command::new("setsid");

@@ -80,9 +80,12 @@ fn end_on_signals(sender: SyncSender<Message>) -> Result<(), Fault> {
         .thread_block()
         .map_err(|error| Fault::environment(format!("cannot receive signals: {error}")))?;
     std::thread::spawn(move || {
-        if signals.wait().is_ok() {
+        match signals.wait() {
+            // There is no terminal any more, neither to restore nor to wait for: reading keys from it would never return.
+            Ok(Signal::SIGHUP) => std::process::exit(0),
             // Without a receiver, the program is ending already.
-            let _ = sender.send(Message::End);
+            Ok(_) => drop(sender.send(Message::End)),
+            Err(_) => {}
         }
     });
     Ok(())
