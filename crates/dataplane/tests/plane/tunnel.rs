@@ -335,8 +335,16 @@ fn rekeys_under_load((a, b): (Side, Side)) -> (Side, Side) {
             a.plane.apply(Command::SwapKeys(PeerId(7)));
             std::thread::sleep(Duration::from_millis(3));
             b.plane.apply(Command::SwapKeys(PeerId(7)));
-            // Longer than anything under the old key stays in flight.
+            // Longer than anything under the old key stays in flight, and on a busy machine until the other end has it.
+            let counters = |side: &Side| side.plane.counters(PeerId(7)).unwrap();
+            let sent = [&a, &b].map(|side| counters(side).tx_packets);
             std::thread::sleep(Duration::from_millis(200));
+            let received = || [&b, &a].map(|side| counters(side).rx_packets);
+            let is_pending =
+                || received().iter().zip(sent).any(|(received, sent)| *received < sent);
+            while is_pending() && !traffic.is_finished() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
         }
     });
     for side in [&a, &b] {
