@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::client::routing;
 use crate::users;
-use crate::world::terminal::Terminal;
+use crate::world::terminal::{TAKE_TERMINAL, Terminal};
 use crate::world::{ADIT, Server, alive, answers, helper_of, until};
 
 /// A client's machine with profiles in the background, which end with the test.
@@ -31,7 +31,11 @@ impl Machine {
 
     fn terminal(&self, line: &str) -> Terminal {
         let mut command = self.ns.command("setsid").unwrap();
-        command.args(["--ctty", ADIT]).args(line.split_whitespace()).current_dir(&self.folder);
+        command
+            .args(TAKE_TERMINAL)
+            .arg(ADIT)
+            .args(line.split_whitespace())
+            .current_dir(&self.folder);
         Terminal::start(command)
     }
 

@@ -9,7 +9,7 @@ use nix::sys::termios::{LocalFlags, tcgetattr};
 use nix::unistd::Pid;
 
 use crate::world::ADIT;
-use crate::world::terminal::Terminal;
+use crate::world::terminal::{TAKE_TERMINAL, Terminal};
 
 /// The end of the alternate screen (xterm's control sequences).
 const LEAVE_SCREEN: &str = "\x1b[?1049l";
@@ -53,7 +53,8 @@ fn a_closed_terminal_ends_it() {
 /// Starts `adit top` at a terminal of 80 columns, and waits for its last line.
 fn start(folder: &tempfile::TempDir) -> Terminal {
     let mut command = Command::new("setsid");
-    command.args(["--ctty", "sh", "-c", "stty rows 24 cols 80 && exec \"$0\" top --dir vpn", ADIT]);
+    let shell = ["sh", "-c", "stty rows 24 cols 80 && exec \"$0\" top --dir vpn", ADIT];
+    command.args(TAKE_TERMINAL).args(shell);
     command.env("TERM", "xterm").current_dir(folder);
     let mut terminal = Terminal::start(command);
     terminal.expect("quit");

@@ -10,6 +10,9 @@ use nix::fcntl::OFlag;
 
 use super::until;
 
+/// Arguments of setsid(1) for a program that takes the terminal and ends with it, even if the tests run under nohup(1).
+pub(crate) const TAKE_TERMINAL: [&str; 3] = ["--ctty", "env", "--default-signal=HUP"];
+
 /// A terminal, and a program in its foreground.
 #[derive(Debug)]
 pub(crate) struct Terminal {
