@@ -18,13 +18,6 @@ fn write(server: &Server, rules: &str) {
     fs::write(server.dir.path().join("rules.nft"), rules).unwrap();
 }
 
-fn session(server: &Server) -> Vec<String> {
-    let (_, text) = server.adit("status --json");
-    let reports: serde_json::Value = serde_json::from_str(&text).unwrap();
-    let peers = reports[0]["peers"].as_array().unwrap();
-    peers.iter().map(|peer| peer["id"].to_string()).collect()
-}
-
 #[test]
 fn groups_decide_who_may_reach_what_and_change_at_once() {
     adit_testbed::needs_root!();
@@ -46,14 +39,14 @@ fn groups_decide_who_may_reach_what_and_change_at_once() {
     let (shown, said) = server.adit("filter show");
     assert!(shown && said.contains("# @group:staff: 10.73.0.5/32"), "{said}");
     assert!(said.contains("# @client:nobody: nobody\n") && !said.contains("packets 0"), "{said}");
-    let sessions = session(&server);
+    let sessions = server.sessions();
     let (moved, said) = server.adit("server client group bob staff");
     assert!(moved && said == "bob is in: staff\n", "{said}");
     assert!(answers(&b, "10.73.0.1") && answers(&b, "10.73.0.5"));
     assert!(server.adit("server client list").1.contains("staff"));
     assert!(server.adit("server client group alice").0);
     assert!(!answers(&a, "10.73.0.1"));
-    assert_eq!(session(&server), sessions, "no client lost the tunnel");
+    assert_eq!(server.sessions(), sessions, "no client lost the tunnel");
 }
 
 #[test]
@@ -66,7 +59,7 @@ fn other_rules_take_effect_as_a_whole_or_not_at_all() {
     let _client = server.connect(&a, "alice");
     server.await_connected(&["alice"]);
     until("staff reach the server", || answers(&a, "10.73.0.1"));
-    let sessions = session(&server);
+    let sessions = server.sessions();
     write(&server, &RULES.replace("counter accept", "frobnicate"));
     for verb in ["filter reload", "filter reload rules.nft", "reload"] {
         let (reloaded, said) = server.adit(verb);
@@ -84,7 +77,7 @@ fn other_rules_take_effect_as_a_whole_or_not_at_all() {
     assert!(!answers(&a, "10.73.0.1"));
     assert!(server.adit("reload").0, "{}", running.log());
     assert!(answers(&a, "10.73.0.1"));
-    assert_eq!(session(&server), sessions, "no tunnel dropped");
+    assert_eq!(server.sessions(), sessions, "no tunnel dropped");
 }
 
 #[test]

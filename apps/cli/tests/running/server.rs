@@ -172,10 +172,7 @@ fn clients_are_kept_apart_unless_the_settings_let_them_meet() {
     for together in [false, true] {
         let mut server = Server::new("");
         if together {
-            let file = server.dir.path().join("vpn/server.toml");
-            let text = fs::read_to_string(&file).unwrap();
-            let text = text.replace("client-to-client = false", "client-to-client = true");
-            fs::write(&file, text).unwrap();
+            server.edit_settings("client-to-client = false", "client-to-client = true");
         }
         let _running = server.run();
         let (a, b) = (server.client("a", "--ip 10.73.0.5"), server.client("b", "--ip 10.73.0.6"));
@@ -195,41 +192,30 @@ fn a_reload_drops_no_tunnel_and_takes_over_what_it_can() {
     let ns = server.client("laptop", "");
     let _client = server.connect(&ns, "laptop");
     server.await_connected(&["laptop"]);
-    let session = |server: &Server| {
-        let (_, text) = server.adit("status --json");
-        let reports: serde_json::Value = serde_json::from_str(&text).unwrap();
-        reports[0]["peers"][0]["id"].clone()
-    };
-    let before = session(&server);
-    let file = server.dir.path().join("vpn/server.toml");
-    let text = fs::read_to_string(&file).unwrap().replace("nat = \"auto\"", "nat = \"off\"");
-    fs::write(&file, text).unwrap();
+    let before = server.sessions();
+    server.edit_settings("nat = \"auto\"", "nat = \"off\"");
     assert!(server.rules().contains("masquerade"));
     let (reloaded, said) = server.adit("reload");
     assert!(reloaded, "{said}");
     assert!(!server.rules().contains("masquerade"));
-    assert_eq!(session(&server), before);
+    assert_eq!(server.sessions(), before);
 
     // Pushed options reach a connected client, and are withdrawn again, within the session.
-    let text = fs::read_to_string(&file).unwrap();
-    let text = text.replace("routes = []", "routes = [\"198.51.100.0/24\"]");
-    fs::write(&file, text).unwrap();
+    server.edit_settings("routes = []", "routes = [\"198.51.100.0/24\"]");
     let (reloaded, said) = server.adit("reload");
     assert!(reloaded, "{said}");
     until("the new route is there", || route(&ns, "198.51.100.9").contains("vpn0"));
-    assert_eq!(session(&server), before);
+    assert_eq!(server.sessions(), before);
     assert!(answers(&ns, "10.73.0.1"));
-    let text = fs::read_to_string(&file).unwrap();
-    let text = text.replace("routes = [\"198.51.100.0/24\"]", "routes = []");
-    fs::write(&file, text).unwrap();
+    server.edit_settings("routes = [\"198.51.100.0/24\"]", "routes = []");
     assert!(server.adit("reload").0);
     until("the route is gone again", || !route(&ns, "198.51.100.9").contains("vpn0"));
-    assert_eq!(session(&server), before);
+    assert_eq!(server.sessions(), before);
 
-    fs::write(&file, "host = 7").unwrap();
+    fs::write(server.dir.path().join("vpn/server.toml"), "host = 7").unwrap();
     let (reloaded, said) = server.adit("reload");
     assert!(!reloaded && said.contains("line 1"), "{said}");
-    assert_eq!(session(&server), before);
+    assert_eq!(server.sessions(), before);
     assert_eq!(running.end(), Some(0));
 }
 
@@ -244,22 +230,13 @@ fn route(ns: &NetNs, to: &str) -> String {
 fn networks_behind_clients_are_routed_pushed_and_moved_within_the_sessions() {
     adit_testbed::needs_root!();
     let mut server = Server::new("");
-    let file = server.dir.path().join("vpn/server.toml");
-    let text = fs::read_to_string(&file).unwrap();
-    let text = text.replace("client-to-client = false", "client-to-client = true");
-    fs::write(&file, text).unwrap();
+    server.edit_settings("client-to-client = false", "client-to-client = true");
     let _running = server.run();
     let (office, phone) = (server.client("office", ""), server.client("phone", ""));
     let _clients = [server.connect(&office, "office"), server.connect(&phone, "phone")];
     server.await_connected(&["office", "phone"]);
     address(&office, "lo", "172.29.1.1/24");
-    let ids = |server: &Server| {
-        let (_, text) = server.adit("status --json");
-        let reports: serde_json::Value = serde_json::from_str(&text).unwrap();
-        let peers = reports[0]["peers"].as_array().unwrap().clone();
-        peers.iter().map(|peer| peer["id"].as_u64().unwrap()).collect::<Vec<_>>()
-    };
-    let before = ids(&server);
+    let before = server.sessions();
     let (set, said) = server.adit("server client set office --network 172.29.1.0/24");
     assert!(set && said.contains("172.29.1.0/24"), "{said}");
     until("the network behind office answers the server", || answers(&server.ns, "172.29.1.1"));
@@ -280,7 +257,7 @@ fn networks_behind_clients_are_routed_pushed_and_moved_within_the_sessions() {
     address(&phone, "lo", "172.29.1.1/24");
     assert!(server.adit("server client set phone --network 172.29.1.0/24").0);
     until("the network behind phone answers", || answers(&server.ns, "172.29.1.1"));
-    assert_eq!(ids(&server), before, "no session ended");
+    assert_eq!(server.sessions(), before, "no session ended");
 }
 
 /// A client is renamed, gets another address, is slowed down, has a quota that ends its session, and is deleted; another client's session

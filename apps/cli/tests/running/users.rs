@@ -21,11 +21,7 @@ pub(crate) fn server(login: &str, options: &str) -> Server {
         panic!("openvpn is missing: apt-get install openvpn");
     }
     let server = Server::new(options);
-    let file = server.dir.path().join("vpn/server.toml");
-    let text = fs::read_to_string(&file).unwrap();
-    assert!(text.contains("login = \"certificate\""), "{text}");
-    let line = format!("login = \"{login}\"");
-    fs::write(&file, text.replace("login = \"certificate\"", &line)).unwrap();
+    server.edit_settings("login = \"certificate\"", &format!("login = \"{login}\""));
     server
 }
 
@@ -68,13 +64,6 @@ fn ends_refused(client: &mut TestProcess) {
     assert!(!client.log().contains(UP), "{}", client.log());
 }
 
-/// Returns the status of the server.
-fn status(server: &Server) -> serde_json::Value {
-    let (_, text) = server.adit("status --json");
-    let reports: serde_json::Value = serde_json::from_str(&text).unwrap();
-    reports[0].clone()
-}
-
 #[test]
 fn an_openvpn_client_logs_in_with_a_password_file() {
     adit_testbed::needs_root!();
@@ -97,7 +86,7 @@ fn an_openvpn_client_logs_in_with_a_password_file() {
     let mut client = openvpn(&server, &ns, "laptop", "right.log");
     until("the client is up", || client.log().contains(UP));
     until("the server answers", || answers(&ns, "10.73.0.1"));
-    let report = status(&server);
+    let report = server.status();
     assert_eq!(report["peers"][0]["username"], "alice", "{report}");
     assert_eq!(report["logins"]["accepted"], 1, "{report}");
     assert_eq!(report["logins"]["failed"], 2, "{report}");
@@ -150,15 +139,12 @@ fn an_openvpn_client_logs_in_with_a_password_alone() {
     server.await_connected(&["alice", "bob"]);
     assert!(!answers(&other, "10.73.0.1"), "bob passes the filter");
 
-    let file = server.dir.path().join("vpn/server.toml");
-    let text = fs::read_to_string(&file).unwrap();
-    let changed = text.replace("login = \"password\"", "login = \"certificate\"");
-    fs::write(&file, changed).unwrap();
+    server.edit_settings("login = \"password\"", "login = \"certificate\"");
     assert!(server.adit("reload").0);
     let line = "login: not applied: restart required";
     until("the server logs it", || running.log().contains(line));
     server.await_connected(&["alice", "bob"]);
-    fs::write(&file, text).unwrap();
+    server.edit_settings("login = \"certificate\"", "login = \"password\"");
 
     // When a client is refused, it reads the file again.
     credentials(&server, "alice", "correct horse");

@@ -77,7 +77,7 @@ fn a_frame_of_the_device_reaches_the_clients_of_its_vlan_without_the_tag() {
     assert_eq!(sent(Some(20)), [got(2, None)]);
     assert_eq!(sent(None), [got(3, None)], "the native VLAN");
     assert_eq!(sent(Some(NATIVE)), [got(3, None)]);
-    assert_eq!(sent(Some(30)), [], "nobody is in it");
+    assert_eq!(sent(Some(30)), [], "no client is in it");
     // A priority is lost with the VLAN, as in openvpn, and a priority tag stays.
     assert_eq!(sent(Some(0xa000 | 20)), [got(2, None)]);
     assert_eq!(sent(Some(0xa000)), [got(3, Some(0xa000))]);

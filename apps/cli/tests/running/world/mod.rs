@@ -111,6 +111,28 @@ impl Server {
         start(ns, &arguments, self.dir.path(), &format!("{name}.log"))
     }
 
+    /// Replaces a text in the settings, which have it.
+    pub(crate) fn edit_settings(&self, from: &str, to: &str) {
+        let file = self.dir.path().join("vpn/server.toml");
+        let text = fs::read_to_string(&file).unwrap();
+        assert!(text.contains(from), "{text}");
+        fs::write(&file, text.replace(from, to)).unwrap();
+    }
+
+    /// Returns the status of the server as JSON.
+    pub(crate) fn status(&self) -> serde_json::Value {
+        let (_, text) = self.adit("status --json");
+        let reports: serde_json::Value = serde_json::from_str(&text).unwrap();
+        reports[0].clone()
+    }
+
+    /// Returns the ids of the sessions.
+    pub(crate) fn sessions(&self) -> Vec<u64> {
+        let status = self.status();
+        let peers = status["peers"].as_array().unwrap();
+        peers.iter().map(|peer| peer["id"].as_u64().unwrap()).collect()
+    }
+
     /// Returns the names of the connected clients.
     pub(crate) fn connected(&self) -> Vec<String> {
         let stdout = self.output("status --json").stdout;
