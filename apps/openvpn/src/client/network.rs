@@ -21,6 +21,10 @@ const PINGS: u8 = 3;
 /// A delay of a tick by more than this means that the machine or the process was suspended.
 const SLEPT: Duration = Duration::from_secs(3);
 
+/// The time after a suspend in which the end of the session is a consequence of it. The silence is noticed at once, but a
+/// machine that has just resumed is busy.
+const WAKING: Duration = Duration::from_secs(10);
+
 /// The time limit for acknowledgements on a connection whose path has changed. After an outage the kernel waits longer, up to the length of
 /// the outage.
 const STALLED: Duration = Duration::from_secs(1);
@@ -36,8 +40,8 @@ pub(super) struct Network {
     /// The local end of the connection that the path depends on.
     connection: Option<SocketAddr>,
     pings_left: u8,
-    /// Whether a session was up when the machine was suspended. If it ends now, the next one begins without a wait.
-    woke: bool,
+    /// If the session ends before this time, the next one begins without a wait, because the machine was suspended while it was up.
+    woke_until: Option<Instant>,
     /// The time when the connection is checked, and the number of packets received before the path changed.
     check: Option<(tokio::time::Instant, u64)>,
     ticked: Instant,
@@ -52,7 +56,7 @@ impl Network {
             own: None,
             connection: None,
             pings_left: 0,
-            woke: false,
+            woke_until: None,
             check: None,
             ticked: now(),
             recursive: (0, None),
@@ -72,7 +76,6 @@ impl Network {
             self.pings_left -= 1;
             Tick::Ping
         } else {
-            self.woke = false;
             Tick::Quiet
         }
     }
@@ -81,6 +84,11 @@ impl Network {
     fn has_slept(&mut self, now: Instant, tick: Duration) -> bool {
         let passed = now.since(std::mem::replace(&mut self.ticked, now));
         passed > tick + SLEPT
+    }
+
+    /// Returns whether the session that ends at `now` does so because of a suspend, of which it is the first to end.
+    fn ended_by_suspend(&mut self, now: Instant) -> bool {
+        self.woke_until.take().is_some_and(|until| now <= until)
     }
 
     /// Schedules a check of the connection after a path change at `now`, when the session had received `received`
@@ -160,7 +168,7 @@ impl<E: DrivenEngine> Running<'_, E> {
     /// Handles the end of a session. The first session that ends after suspend had been silent for too long, and the
     /// wait that keeps clients from repeatedly dialling a dead server serves no purpose for it.
     pub(super) fn session_ended(&mut self) {
-        if std::mem::take(&mut self.network.woke) {
+        if self.network.ended_by_suspend(now()) {
             self.driver.act(|engine, now, out| engine.path_changed(now, false, out));
         }
     }
@@ -217,7 +225,7 @@ impl<E: DrivenEngine> Running<'_, E> {
         match self.network.on_tick(now(), self.tick) {
             Tick::Resumed => {
                 say!(1, "network: resumed after a pause of this machine or process");
-                self.network.woke = self.peer.is_some();
+                self.network.woke_until = self.peer.map(|_| now() + WAKING);
                 self.path_changed(false);
             }
             Tick::Ping => self.ping(),
@@ -291,6 +299,23 @@ mod tests {
         assert_eq!(outcomes[4], Tick::Resumed);
         assert_eq!(outcomes[5..8], [Tick::Ping; 3]);
         assert_eq!(outcomes[8..], [Tick::Quiet; 4]);
+    }
+
+    /// On a busy machine several ticks may come before the engine's turn.
+    #[test]
+    fn a_session_that_ends_soon_after_a_suspend_ended_by_it_however_many_ticks_came_before() {
+        let tick = Duration::from_millis(50);
+        let ended = |after: u64| {
+            let mut network = Network { ticked: at(0), ..Network::new(false) };
+            assert_eq!(network.on_tick(at(100_000), tick), Tick::Resumed);
+            network.woke_until = Some(at(100_000) + WAKING);
+            let ticks = (1..=20).map(|count| network.on_tick(at(100_000 + 50 * count), tick));
+            assert_eq!(ticks.filter(|tick| *tick == Tick::Quiet).count(), 20);
+            let ended = network.ended_by_suspend(at(100_000 + after));
+            assert!(!network.ended_by_suspend(at(100_000 + after)), "only the first one");
+            ended
+        };
+        assert_eq!([2000, 60_000].map(ended), [true, false]);
     }
 
     #[test]
