@@ -22,9 +22,10 @@ impl Inner {
     ) -> Result<ClientParams, Rejection> {
         let mut environment = facts.environment.clone();
         environment.set("script_type", "client-connect");
+        // The file with the answer is the first, so that the settings that were written before it arrive before it.
         let files = vec![
-            ScratchFile::new(Place::ArgumentAndVariable("client_connect_config_file"), None),
             ScratchFile::variable("client_connect_deferred_file", None),
+            ScratchFile::new(Place::ArgumentAndVariable("client_connect_config_file"), None),
         ];
         let call = self.call(program, Vec::new(), environment.pairs(), files);
         let finished = (self.run)(call).await;
@@ -32,7 +33,7 @@ impl Inner {
             return Err(failure(DIRECTIVE, &finished.status).into());
         }
         let mut files = finished.files.into_iter();
-        let (Some(config), Some(mut deferred)) = (files.next(), files.next()) else {
+        let (Some(mut deferred), Some(config)) = (files.next(), files.next()) else {
             return Err(failure(DIRECTIVE, &finished.status).into());
         };
         let mut state = deferred.content();

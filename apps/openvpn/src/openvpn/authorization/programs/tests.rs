@@ -299,21 +299,23 @@ async fn client_connect_writes_settings_at_once_or_later_or_refuses() {
     let facts = facts_of(alice());
     let connect = |scripts: &ClientPrograms| scripts.connect(&facts, ClientParams::default());
     let route = "push \"route 10.6.0.0\"";
-    for (status, files) in [(0, [route, ""]), (0, [route, "1\n"])] {
+    for (status, files) in [(0, ["", route]), (0, ["1\n", route])] {
         fake.end(status, &files);
         assert_eq!(connect(&scripts).await.unwrap().push, ["route 10.6.0.0"]);
         let call = fake.call();
         let place = Place::ArgumentAndVariable("client_connect_config_file");
-        assert_eq!(call.files[0].place, place);
+        // The runner reports the first file after the others.
+        assert_eq!(call.files[0].place, Place::Variable("client_connect_deferred_file"));
+        assert_eq!(call.files[1].place, place);
         assert_eq!(value(&call, "script_type"), Some("client-connect"));
     }
     for (status, files, problem) in [
         (1, ["", ""], "--client-connect"),
-        (0, ["", "0"], "no"),
-        (0, ["", "x"], "0, 1 or 2"),
-        (0, ["disable", ""], "disable"),
-        (0, ["up /bin/sh", ""], "up"),
-        (0, ["push \"route\nifconfig-push", ""], "client-connect"),
+        (0, ["0", ""], "no"),
+        (0, ["x", ""], "0, 1 or 2"),
+        (0, ["", "disable"], "disable"),
+        (0, ["", "up /bin/sh"], "up"),
+        (0, ["", "push \"route\nifconfig-push"], "client-connect"),
     ] {
         fake.end(status, &files);
         let refused = connect(&scripts).await.unwrap_err();
@@ -321,18 +323,18 @@ async fn client_connect_writes_settings_at_once_or_later_or_refuses() {
         assert_eq!(refused.log.lines().count(), 1);
     }
     for (answer, accepted) in [(b"1", true), (b"0", false)] {
-        fake.end(0, &["", "2"]);
+        fake.end(0, &["2", ""]);
         fake.state().files.clear();
         let asked = tokio::spawn(connect(&scripts));
         settle().await;
         assert!(!asked.is_finished(), "it is deferred");
         let written = fake.state().files.remove(0);
-        written[0].write(route.as_bytes());
+        written[1].write(route.as_bytes());
         // A shell truncates the file before it writes.
-        written[1].write(b"");
+        written[0].write(b"");
         settle().await;
         assert!(!asked.is_finished(), "an empty file is no answer");
-        written[1].write(answer);
+        written[0].write(answer);
         let params = asked.await.unwrap();
         assert_eq!(params.is_ok(), accepted);
         assert!(params.is_err() || params.is_ok_and(|params| params.push.len() == 1));
