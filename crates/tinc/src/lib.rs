@@ -17,6 +17,7 @@ pub mod invitation;
 pub mod keys;
 pub mod meta;
 pub mod name;
+pub mod route;
 pub mod sptps;
 pub mod subnet;
 #[cfg(test)]
