@@ -10,6 +10,7 @@
 )]
 
 pub mod aead;
+pub mod autoconnect;
 pub mod base64;
 pub mod config;
 pub mod graph;
