@@ -15,6 +15,7 @@ pub mod base64;
 pub mod config;
 pub mod graph;
 pub mod invitation;
+pub mod join;
 pub mod keys;
 pub mod meta;
 pub mod name;
