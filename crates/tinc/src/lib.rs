@@ -17,9 +17,11 @@ pub mod graph;
 pub mod invitation;
 pub mod join;
 pub mod keys;
+pub mod legacy;
 pub mod meta;
 pub mod name;
 pub mod route;
+pub mod socks4;
 pub mod sptps;
 pub mod subnet;
 #[cfg(test)]

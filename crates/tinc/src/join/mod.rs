@@ -5,7 +5,7 @@
 //!     │── 0 ?KEY 17.1 ──────────────────────────────────►│  a key for this connection alone
 //!     │◄─ 0 INVITER 17.7, 4 KEY ─────────────────────────│  the key for invitations: its hash is in the URL
 //!     │◄═ SPTPS, label "tinc invitation" ═══════════════►│
-//!     │── 0: cookie ────────────────────────────────────►│  takes the invitation's file, which nobody else gets then
+//!     │── 0: cookie ────────────────────────────────────►│  takes the invitation's file, once
 //!     │◄─ 0: file, in parts ─────────────────────────────│
 //!     │◄─ 1: the file is complete ───────────────────────│
 //!     │── 1: the new node's key ────────────────────────►│  writes the new node's host file
