@@ -42,7 +42,7 @@ pub fn replace(path: &Path, content: &[u8], mode: u32, suffix: &str) -> io::Resu
 /// behind is used again if it belongs to this user alone, and removed otherwise.
 fn lock(temporary: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
-    // Nobody else can open it, and hold the lock, before it is complete.
+    // No other program can open it, and hold the lock, before it is complete.
     options.write(true).mode(0o600);
     for _ in 0..ATTEMPTS {
         let opened = match options.clone().create_new(true).open(temporary) {
