@@ -206,7 +206,10 @@ fn dial(folder: &Path) {
     // One night.
     adit_runtime::clock::advance_for_test(Duration::from_secs(8 * 3600));
     let woke = ScaledInstant::now();
-    until("the second session", limit, || Ok(seen.ups.load(SeqCst) == 2 && answered())).unwrap();
+    let dialled = || format!("dialled by {:?}", seen.ways.lock().unwrap());
+    until("the second session", limit, || Ok(seen.ups.load(SeqCst) == 2))
+        .unwrap_or_else(|failure| panic!("{failure}: {}", dialled()));
+    until("an answer in it", limit, || Ok(answered())).unwrap();
     let took = woke.elapsed();
     println!("back after {} ms", took.as_millis());
     assert!(took <= Duration::from_secs(3), "back after {} ms", took.as_millis());
