@@ -20,6 +20,7 @@ pub mod keys;
 pub mod legacy;
 pub mod meta;
 pub mod name;
+pub mod node;
 pub mod route;
 pub mod socks4;
 pub mod sptps;

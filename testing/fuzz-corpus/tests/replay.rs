@@ -73,6 +73,7 @@ targets! {
     point_to_point in "../../fuzz/fuzz_targets/point_to_point.rs",
     tinc_files in "../../fuzz/fuzz_targets/tinc_files.rs",
     tinc_message in "../../fuzz/fuzz_targets/tinc_message.rs",
+    tinc_node in "../../fuzz/fuzz_targets/tinc_node.rs",
     tinc_sptps in "../../fuzz/fuzz_targets/tinc_sptps.rs",
     token_host in "../../fuzz/fuzz_targets/token_host.rs",
     unwrap in "../../fuzz/fuzz_targets/unwrap.rs",

@@ -109,6 +109,11 @@ impl Graph {
         Ok(())
     }
 
+    /// Returns whether a node is known.
+    pub fn contains(&self, name: &NodeName) -> bool {
+        self.nodes.contains_key(name)
+    }
+
     /// Removes a node without edges that is not reachable. Returns whether it did.
     pub fn remove_node(&mut self, name: &NodeName) -> bool {
         let unused = |node: &Node| node.edges.is_empty() && node.route.is_none();

@@ -219,6 +219,19 @@ impl Datagram {
         self.put(kind, data, out)
     }
 
+    /// Reserves sequence numbers for another layer, which seals the records itself. Returns the key, and the first number. Records must be sent
+    /// in the order of their numbers.
+    ///
+    /// # Errors
+    /// Fails if the session is not established, or the sequence numbers are used up.
+    pub fn reserve(&mut self, records: u32) -> Result<(Key, u32), Error> {
+        let key = self.send_key.clone().ok_or(Error::NotEstablished)?;
+        let first = self.send_seqno;
+        let next = first.checked_add(records).filter(|next| *next <= HARD_LIMIT);
+        self.send_seqno = next.ok_or(Error::Exhausted)?;
+        Ok((key, first))
+    }
+
     /// Opens a record of the application in place. Returns its type and its data.
     ///
     /// # Errors

@@ -1,0 +1,186 @@
+//! What the operator sees and asks for.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use adit_engine::Instant;
+
+use super::connections::State;
+use super::{CloseReason, ConnectionId, Node};
+use crate::config::HostConfig;
+use crate::meta::{Message, Options};
+use crate::name::{NodeId, NodeName};
+use crate::subnet::Subnet;
+
+pub use super::peer::Traffic;
+
+/// A node, for the operator.
+#[derive(Clone, Debug)]
+pub struct NodeInfo {
+    /// The name.
+    pub name: NodeName,
+    /// The identifier in datagrams.
+    pub id: NodeId,
+    /// Whether it is reachable.
+    pub reachable: bool,
+    /// Its UDP address, if known.
+    pub address: Option<SocketAddr>,
+    /// The options of the last edge to it.
+    pub options: Options,
+    /// The neighbour on the way to it.
+    pub next_hop: Option<NodeName>,
+    /// The node that datagrams for it are sent to.
+    pub via: Option<NodeName>,
+    /// The number of edges on the way.
+    pub distance: Option<u32>,
+    /// Whether there is a session with it.
+    pub session: bool,
+    /// Whether datagrams pass.
+    pub udp_confirmed: bool,
+    /// The length of packets for it, bytes; and of those proven and believed to pass by UDP.
+    pub mtu: (u16, u16, u16),
+    /// The time of a probe and its answer.
+    pub round_trip: Option<Duration>,
+    /// The packets from and to it.
+    pub traffic: Traffic,
+    /// The number of its announcements that were dropped because it exceeded a limit, as a neighbour.
+    pub dropped_announcements: u64,
+}
+
+/// A connection, for the operator.
+#[derive(Clone, Debug)]
+pub struct ConnectionInfo {
+    /// The connection.
+    pub connection: ConnectionId,
+    /// The node, as far as it is known.
+    pub node: Option<NodeName>,
+    /// The TCP address.
+    pub address: SocketAddr,
+    /// Whether this node opened it.
+    pub outgoing: bool,
+    /// Whether the handshake is over.
+    pub active: bool,
+    /// The number of bytes that wait to be sent.
+    pub queued: usize,
+}
+
+impl Node {
+    /// Returns a description of all nodes, in the order of their names.
+    pub fn node_infos(&self) -> Vec<NodeInfo> {
+        self.graph.nodes().map(|name| self.node_info(name)).collect()
+    }
+
+    fn node_info(&self, name: &NodeName) -> NodeInfo {
+        let route = self.graph.route(name);
+        let peer = self.peers.get(name);
+        NodeInfo {
+            name: name.clone(),
+            id: name.id(),
+            reachable: route.is_some(),
+            address: peer.and_then(|peer| peer.udp.address),
+            options: route.map_or(Options(0), |route| route.options),
+            next_hop: route.map(|route| route.next_hop.clone()),
+            via: route.map(|route| route.via.clone()),
+            distance: route.map(|route| route.distance),
+            session: peer.is_some_and(super::peer::Peer::is_established),
+            udp_confirmed: peer.is_some_and(|peer| peer.udp.confirmed),
+            mtu: peer.map_or((0, 0, 0), |peer| (peer.mtu.mtu, peer.mtu.min, peer.mtu.max)),
+            round_trip: peer.and_then(|peer| peer.udp.round_trip),
+            traffic: peer.map(|peer| peer.traffic).unwrap_or_default(),
+            dropped_announcements: self.limits.dropped(name),
+        }
+    }
+
+    /// Returns a description of all connections.
+    pub fn connection_infos(&self) -> Vec<ConnectionInfo> {
+        let describe = |(id, connection): (&ConnectionId, &super::connections::Connection)| {
+            let known = connection.meta().map(|meta| &meta.node);
+            ConnectionInfo {
+                connection: *id,
+                node: known.or(connection.dialled.as_ref()).cloned(),
+                address: connection.remote,
+                outgoing: connection.dialled.is_some(),
+                active: matches!(connection.state, State::Active(..)),
+                queued: connection.queued(),
+            }
+        };
+        self.connections.iter().map(describe).collect()
+    }
+
+    /// Returns until when the node does not answer announcements about itself, because another node seems to have its name.
+    pub fn name_conflict_until(&self) -> Option<Instant> {
+        self.contradictions.silent_until()
+    }
+
+    /// Forgets the nodes that are not reachable, with their edges and subnets.
+    pub fn purge(&mut self, now: Instant) {
+        self.now = now;
+        self.refresh();
+        let unreachable = self.graph.nodes().filter(|name| self.graph.route(name).is_none());
+        let unreachable: Vec<NodeName> = unreachable.cloned().collect();
+        for name in &unreachable {
+            let subnets: Vec<Subnet> = self.subnets.of(name).copied().collect();
+            for subnet in subnets {
+                if !self.config.strict_subnets {
+                    self.flood(&Message::DelSubnet(name.clone(), subnet), None);
+                    self.forget_subnet(name, subnet);
+                }
+            }
+            let edges: Vec<NodeName> =
+                self.graph.edges_of(name).map(|(to, _)| to.clone()).collect();
+            for to in edges {
+                if !self.config.tunnel_server {
+                    self.flood(&Message::DelEdge(name.clone(), to.clone()), None);
+                }
+                self.remove_edge(name, &to);
+            }
+        }
+        for name in &unreachable {
+            if self.graph.remove_node(name) {
+                self.by_id.remove(&name.id());
+                self.limits.nodes.release(name);
+            }
+        }
+        self.finish();
+    }
+
+    /// Takes the host files and this node's subnets as they are now. Connections with nodes whose host file changed or vanished are closed.
+    pub fn reload(
+        &mut self,
+        now: Instant,
+        hosts: BTreeMap<NodeName, HostConfig>,
+        own_subnets: &[Subnet],
+    ) {
+        self.now = now;
+        let changed = self.connections.iter().filter_map(|(id, connection)| {
+            let node = &connection.meta()?.node;
+            (self.hosts.get(node) != hosts.get(node)).then_some(*id)
+        });
+        let changed: Vec<ConnectionId> = changed.collect();
+        self.hosts = hosts;
+        for id in changed {
+            self.close(id, CloseReason::HostChanged);
+        }
+        self.finish();
+        let own = self.own.clone();
+        let old: Vec<Subnet> = self.subnets.of(&own).copied().collect();
+        for subnet in old.iter().filter(|subnet| !own_subnets.contains(subnet)) {
+            self.remove_subnet(now, *subnet);
+        }
+        for subnet in own_subnets {
+            self.add_subnet(now, *subnet);
+        }
+    }
+
+    /// Closes all connections, before the node ends.
+    pub fn close_all(&mut self, now: Instant) {
+        self.now = now;
+        self.outgoing.clear();
+        let ids: Vec<ConnectionId> = self.connections.keys().copied().collect();
+        for id in ids {
+            self.close(id, CloseReason::Requested);
+        }
+        self.finish();
+    }
+}

@@ -1,0 +1,177 @@
+//! The limits of what one neighbour can make a node store and do.
+//!
+//! Topology is unsigned, so an entry is counted for the neighbour that announced it first. A neighbour may be the only way to the whole net,
+//! so its share is half of each table; the other half remains for all others. Announcements beyond a limit are dropped, counted, and
+//! reported with the neighbour's name.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
+use std::time::Duration;
+
+use adit_engine::{Instant, Rate, TokenBucket};
+
+use super::count;
+use crate::graph::{MAX_EDGES, MAX_NODES, MAX_SUBNETS};
+use crate::name::NodeName;
+use crate::subnet::Subnet;
+
+/// The number of lines about the topology that a neighbour may send at once, and then a second: a new connection begins with all of it.
+const LINES: Rate = Rate::new(LINES_AT_ONCE, Duration::from_secs(LINES_AT_ONCE / LINES_PER_SECOND));
+const LINES_AT_ONCE: u64 = 65_536;
+const LINES_PER_SECOND: u64 = 2_048;
+
+/// The time between two reports about a neighbour.
+const REPORT_INTERVAL: Duration = Duration::from_secs(60);
+
+/// A limit that a neighbour exceeds.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+pub enum Excess {
+    /// Nodes.
+    #[error("too many nodes")]
+    Nodes,
+    /// Edges.
+    #[error("too many edges")]
+    Edges,
+    /// Subnets.
+    #[error("too many subnets")]
+    Subnets,
+    /// Lines in a period.
+    #[error("too many lines about the topology")]
+    Lines,
+}
+
+/// The limits, by neighbour.
+#[derive(Debug)]
+pub(super) struct Limits {
+    pub(super) nodes: Share<NodeName>,
+    pub(super) edges: Share<(NodeName, NodeName)>,
+    pub(super) subnets: Share<(NodeName, Subnet)>,
+    members: BTreeMap<NodeName, Member>,
+}
+
+#[derive(Debug, Default)]
+struct Member {
+    lines: TokenBucket,
+    dropped: u64,
+    reported: Option<Instant>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            nodes: Share::new(MAX_NODES / 2),
+            edges: Share::new(MAX_EDGES / 2),
+            subnets: Share::new(MAX_SUBNETS / 2),
+            members: BTreeMap::new(),
+        }
+    }
+}
+
+impl Limits {
+    /// Counts a line. Returns whether the neighbour may send it.
+    pub(super) fn line(&mut self, now: Instant, member: &NodeName) -> bool {
+        self.member(member).lines.take_whole(now, LINES).is_ok()
+    }
+
+    /// Counts an announcement that was dropped. Returns whether to report it now.
+    pub(super) fn exceeded(&mut self, now: Instant, member: &NodeName) -> bool {
+        count(&mut self.member(member).dropped);
+        self.may_report(now, member)
+    }
+
+    /// Returns whether to report something about a neighbour now.
+    pub(super) fn may_report(&mut self, now: Instant, member: &NodeName) -> bool {
+        let member = self.member(member);
+        let due = member.reported.is_none_or(|at| now.since(at) >= REPORT_INTERVAL);
+        if due {
+            member.reported = Some(now);
+        }
+        due
+    }
+
+    /// Returns the number of announcements of a neighbour that were dropped.
+    pub(super) fn dropped(&self, member: &NodeName) -> u64 {
+        self.members.get(member).map_or(0, |member| member.dropped)
+    }
+
+    /// Only nodes with a host file are neighbours, which bounds their number.
+    fn member(&mut self, name: &NodeName) -> &mut Member {
+        self.members.entry(name.clone()).or_default()
+    }
+}
+
+/// The entries of a table, by the neighbour that announced them.
+#[derive(Debug)]
+pub(super) struct Share<K> {
+    most: usize,
+    members: HashMap<K, NodeName>,
+    taken: HashMap<NodeName, usize>,
+}
+
+impl<K: Eq + Hash> Share<K> {
+    pub(super) fn new(most: usize) -> Self {
+        Self { most, members: HashMap::new(), taken: HashMap::new() }
+    }
+
+    /// Counts a new entry for a neighbour, unless it has too many. Returns whether it did.
+    pub(super) fn take(&mut self, key: K, member: &NodeName) -> bool {
+        if self.members.contains_key(&key) {
+            return true;
+        }
+        let taken = self.taken.entry(member.clone()).or_default();
+        if *taken >= self.most {
+            return false;
+        }
+        *taken = taken.saturating_add(1);
+        self.members.insert(key, member.clone());
+        true
+    }
+
+    /// Removes an entry.
+    pub(super) fn release(&mut self, key: &K) {
+        let Some(member) = self.members.remove(key) else { return };
+        let Some(taken) = self.taken.get_mut(&member) else { return };
+        *taken = taken.saturating_sub(1);
+        if *taken == 0 {
+            self.taken.remove(&member);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> NodeName {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_neighbour_gets_its_share_and_no_more() {
+        let mut share = Share::new(2);
+        assert!(share.take(1, &name("bob")) && share.take(2, &name("bob")));
+        assert!(!share.take(3, &name("bob")), "the share is used up");
+        assert!(share.take(2, &name("bob")), "counted already");
+        assert!(share.take(3, &name("carol")), "another neighbour's share");
+        share.release(&1);
+        assert!(share.take(4, &name("bob")));
+        share.release(&9);
+        [2, 3, 4].iter().for_each(|key| share.release(key));
+        assert!(share.members.is_empty() && share.taken.is_empty());
+    }
+
+    #[test]
+    fn a_neighbour_that_sends_too_many_lines_is_named_once_a_minute() {
+        let mut limits = Limits::default();
+        let now = Instant::from_nanos(1_000_000_000_000);
+        let bob = name("bob");
+        assert!((0..LINES_AT_ONCE).all(|_| limits.line(now, &bob)));
+        assert!(!limits.line(now, &bob));
+        assert!(limits.line(now, &name("carol")));
+        assert!(limits.line(now + Duration::from_secs(1), &bob));
+        assert!(limits.exceeded(now, &bob));
+        assert!(!limits.exceeded(now, &bob));
+        assert!(limits.exceeded(now + REPORT_INTERVAL, &bob));
+        assert_eq!(limits.dropped(&bob), 3);
+    }
+}

@@ -1,0 +1,112 @@
+//! The state of a reachable node: its session for packets, and the path of datagrams to it.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use adit_engine::Instant;
+
+use super::mtu::PathMtu;
+use super::sessions::DataSession;
+use crate::name::{NodeId, NodeName};
+
+/// The number of packets for one node that wait while a rekey must not be overtaken. Later ones are dropped.
+pub(super) const MAX_HELD: usize = 64;
+
+/// A reachable node.
+pub(super) struct Peer {
+    pub(super) id: NodeId,
+    pub(super) session: Option<DataSession>,
+    /// When this node last asked for a session or a key.
+    pub(super) asked: Option<Instant>,
+    pub(super) udp: UdpPath,
+    pub(super) mtu: PathMtu,
+    /// The packets that wait for the end of a rekey.
+    pub(super) held: VecDeque<Vec<u8>>,
+    /// When this node last sent a UDP_INFO and an MTU_INFO to it.
+    pub(super) udp_info_sent: Option<Instant>,
+    pub(super) mtu_info_sent: Option<Instant>,
+    pub(super) traffic: Traffic,
+}
+
+/// The packets and bytes of both directions, as `tinc dump traffic` and `tinc top` show them.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Packets from the node.
+    pub packets_in: u64,
+    /// Bytes in them.
+    pub bytes_in: u64,
+    /// Packets to the node.
+    pub packets_out: u64,
+    /// Bytes in them.
+    pub bytes_out: u64,
+}
+
+/// Where datagrams to a node go.
+#[derive(Debug)]
+pub(super) struct UdpPath {
+    pub(super) address: Option<SocketAddr>,
+    /// The node answered a probe from this address.
+    pub(super) confirmed: bool,
+    /// The number of datagrams to an unconfirmed address.
+    pub(super) attempts: u32,
+    /// When the next probe is due.
+    pub(super) probe_at: Instant,
+    /// When a probe was sent whose answer has not come.
+    pub(super) probed: Option<Instant>,
+    /// When the last answer came.
+    pub(super) answered: Instant,
+    pub(super) round_trip: Option<Duration>,
+    /// The length of the largest record since the last report.
+    pub(super) largest: u16,
+    /// When to report it.
+    pub(super) report_at: Instant,
+}
+
+impl Peer {
+    pub(super) fn new(
+        name: &NodeName,
+        address: Option<SocketAddr>,
+        bound: Option<u16>,
+        now: Instant,
+    ) -> Self {
+        let udp = UdpPath {
+            address,
+            confirmed: false,
+            attempts: 0,
+            probe_at: now,
+            probed: None,
+            answered: now,
+            round_trip: None,
+            largest: 0,
+            report_at: now,
+        };
+        Self {
+            id: name.id(),
+            session: None,
+            asked: None,
+            udp,
+            mtu: PathMtu::new(bound, now),
+            held: VecDeque::new(),
+            udp_info_sent: None,
+            mtu_info_sent: None,
+            traffic: Traffic::default(),
+        }
+    }
+
+    pub(super) fn is_established(&self) -> bool {
+        self.session.as_ref().is_some_and(|session| session.sptps.is_established())
+    }
+}
+
+impl Traffic {
+    pub(super) fn received(&mut self, len: usize) {
+        self.packets_in = self.packets_in.saturating_add(1);
+        self.bytes_in = self.bytes_in.saturating_add(len as u64);
+    }
+
+    pub(super) fn sent(&mut self, len: usize) {
+        self.packets_out = self.packets_out.saturating_add(1);
+        self.bytes_out = self.bytes_out.saturating_add(len as u64);
+    }
+}

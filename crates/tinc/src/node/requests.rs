@@ -1,0 +1,113 @@
+//! The messages from one node to another, which the nodes on the way pass on: REQ_KEY and ANS_KEY.
+
+use super::{Node, count};
+use crate::meta::{AddressToken, KeyRequest, Token, decode_record};
+use crate::name::NodeName;
+use crate::sptps::DATAGRAM_OVERHEAD;
+
+impl Node {
+    /// Handles a REQ_KEY that a neighbour sent or passed on.
+    pub(super) fn key_requested(
+        &mut self,
+        neighbour: &NodeName,
+        line: &[u8],
+        from: &NodeName,
+        to: &NodeName,
+        request: Option<KeyRequest>,
+    ) {
+        if !self.is_known(from) || !self.is_known(to) {
+            return;
+        }
+        if *to != self.own {
+            if self.config.tunnel_server {
+                return;
+            }
+            return match request {
+                Some(KeyRequest::Datagram(datagram)) => {
+                    self.datagram_in_request(neighbour, from, to, &datagram);
+                }
+                _ => self.pass_towards(to, line),
+            };
+        }
+        if !self.peers.contains_key(from) {
+            return;
+        }
+        match request {
+            // Only tinc 1.0 asks so, and this node has no key for it.
+            None => {}
+            Some(KeyRequest::Datagram(datagram)) => {
+                self.datagram_in_request(neighbour, from, to, &datagram);
+            }
+            Some(request) => {
+                if matches!(request, KeyRequest::Session(_)) {
+                    self.report_address(neighbour, from);
+                }
+                self.requested(from, request);
+            }
+        }
+    }
+
+    /// Handles a datagram in a REQ_KEY.
+    fn datagram_in_request(
+        &mut self,
+        neighbour: &NodeName,
+        from: &NodeName,
+        to: &NodeName,
+        datagram: &Token,
+    ) {
+        let Some(mut record) = decode_record(datagram) else { return };
+        if record.len() < DATAGRAM_OVERHEAD {
+            return count(&mut self.counters.refused_records);
+        }
+        self.relayed_record(neighbour, from, to, &mut record);
+    }
+
+    /// Handles an ANS_KEY that a neighbour sent or passed on.
+    pub(super) fn key_answered(
+        &mut self,
+        line: &[u8],
+        from: &NodeName,
+        to: &NodeName,
+        key: &Token,
+        reflexive: Option<AddressToken>,
+    ) {
+        if !self.is_known(from) || !self.is_known(to) {
+            return;
+        }
+        if *to == self.own {
+            if let Some(record) = decode_record(key) {
+                self.handshake_record(from, &record, reflexive);
+            }
+            return;
+        }
+        if self.config.tunnel_server {
+            return;
+        }
+        // The last node before TO that both reach by UDP tells TO where it sees FROM.
+        let address = self.peers.get(from).and_then(|peer| peer.udp.address);
+        match address.filter(|_| reflexive.is_none() && self.usable_mtu(to) > 0) {
+            None => self.pass_towards(to, line),
+            Some(address) => {
+                let line = line.strip_suffix(b"\n").unwrap_or(line);
+                let words = format!(" {} {}", address.ip(), address.port());
+                self.pass_towards(to, &[line, words.as_bytes()].concat());
+            }
+        }
+    }
+
+    /// Returns whether there is such a node in the graph.
+    pub(super) fn is_known(&mut self, name: &NodeName) -> bool {
+        self.refresh();
+        self.graph.contains(name)
+    }
+
+    /// Sends a line as it came to the next node on the way.
+    pub(super) fn pass_towards(&mut self, to: &NodeName, line: &[u8]) {
+        let Some(route) = self.graph.route(to) else { return };
+        let Some(id) = self.active.get(&route.next_hop).copied() else { return };
+        if line.ends_with(b"\n") {
+            return self.send_line(id, line);
+        }
+        self.send_line(id, &[line, b"\n"].concat());
+    }
+}

@@ -1,0 +1,329 @@
+//! The sessions for packets with other nodes: how they start, renew their keys, and start again.
+//!
+//! A session's handshake travels in REQ_KEY and ANS_KEY messages through the neighbours on the way.
+
+use std::time::Duration;
+
+use adit_engine::Instant;
+
+use super::{Event, Node, after, count};
+use crate::base64;
+use crate::meta::{AddressToken, KeyRequest, Message, Token, decode_public_key, decode_record};
+use crate::name::NodeName;
+use crate::sptps::{self, Datagram, Params, Role, data_label};
+
+/// The time after which an unanswered request is repeated, and a failed session may start again.
+pub(super) const RETRY: Duration = Duration::from_secs(10);
+
+/// The number of records after a handshake record of a rekey that may be sealed before the peer has answered: tinc discards a handshake
+/// record that 128 others have overtaken.
+const MAX_OVERTAKING: u32 = 96;
+
+/// The number of keys that a node learns from the net.
+const MAX_LEARNED_KEYS: usize = 4096;
+
+/// A session for packets.
+pub(super) struct DataSession {
+    pub(super) sptps: Datagram,
+    role: Role,
+    /// When the session was created.
+    started: Instant,
+    /// When to renew the keys.
+    rekey_at: Option<Instant>,
+    /// When the current rekey began.
+    rekeying: Option<Instant>,
+    /// When the last handshake record was sent.
+    handshake_sent: Instant,
+    /// The number of records sealed since then.
+    sealed: u32,
+    /// The time from a handshake record to its answer.
+    round_trip: Duration,
+    /// The peer may not have received the last ACK of a rekey before this time.
+    settled_at: Option<Instant>,
+}
+
+impl DataSession {
+    fn new(sptps: Datagram, role: Role, now: Instant) -> Self {
+        Self {
+            sptps,
+            role,
+            started: now,
+            rekey_at: None,
+            rekeying: None,
+            handshake_sent: now,
+            sealed: 0,
+            round_trip: Duration::ZERO,
+            settled_at: None,
+        }
+    }
+
+    /// Returns whether packets must wait, because they would overtake a handshake record that makes them readable.
+    pub(super) fn must_hold(&self, now: Instant) -> bool {
+        self.sptps.must_hold_records()
+            || self.settled_at.is_some_and(|at| now < at)
+            || (self.rekeying.is_some() && self.sealed >= MAX_OVERTAKING)
+    }
+
+    pub(super) fn sealed(&mut self, records: u32) {
+        self.sealed = self.sealed.saturating_add(records);
+    }
+
+    fn handshake_sent(&mut self, now: Instant) {
+        self.handshake_sent = now;
+        self.sealed = 0;
+    }
+}
+
+impl Node {
+    /// Starts a session with a node, unless there is one or it was tried a moment ago.
+    pub(super) fn ensure_session(&mut self, to: &NodeName) {
+        let now = self.now;
+        let Some(peer) = self.peers.get(to) else { return };
+        let usable = peer
+            .session
+            .as_ref()
+            .is_some_and(|it| it.sptps.is_established() && !it.sptps.needs_replacement());
+        if usable || peer.asked.is_some_and(|at| now.since(at) < RETRY) {
+            return;
+        }
+        // A responder waits as long for the initiator.
+        if peer
+            .session
+            .as_ref()
+            .is_some_and(|it| !it.sptps.is_established() && now.since(it.started) < RETRY)
+        {
+            return;
+        }
+        self.start_session(to);
+    }
+
+    fn start_session(&mut self, to: &NodeName) {
+        let (now, own) = (self.now, self.own.clone());
+        let Some(key) = self.public_key(to) else { return self.ask_public_key(to) };
+        let Some(peer) = self.peers.get_mut(to) else { return };
+        peer.asked = Some(now);
+        let label = data_label(own.as_str(), to.as_str());
+        let params = Params { role: Role::Initiator, key: self.key.clone(), peer: key, label };
+        let window = self.config.replay_window;
+        let (sptps, record) = Datagram::start(params, window, &mut self.random);
+        peer.session = Some(DataSession::new(sptps, Role::Initiator, now));
+        peer.held.clear();
+        if let Some(record) = token(&record) {
+            self.route(to, &Message::ReqKey(own, to.clone(), Some(KeyRequest::Session(record))));
+        }
+    }
+
+    /// Sends a message towards a node, if it is reachable.
+    pub(super) fn route(&mut self, to: &NodeName, message: &Message) {
+        let Some(route) = self.graph.route(to) else { return };
+        if let Some(id) = self.active.get(&route.next_hop).copied() {
+            self.send(id, message);
+        }
+    }
+
+    /// A node asks this one for something.
+    pub(super) fn requested(&mut self, from: &NodeName, request: KeyRequest) {
+        match request {
+            KeyRequest::Session(record) => self.session_requested(from, &record),
+            KeyRequest::AskPublicKey => {
+                let own = self.own.clone();
+                if self.public_key(from).is_none() {
+                    self.ask_public_key(from);
+                }
+                let key = self.key.public().to_string();
+                if let Some(key) = Token::new(key.as_bytes()) {
+                    let answer = KeyRequest::PublicKey(key);
+                    self.route(from, &Message::ReqKey(own, from.clone(), Some(answer)));
+                }
+            }
+            KeyRequest::PublicKey(key) => self.public_key_received(from, &key),
+            KeyRequest::Datagram(_) | KeyRequest::Unknown(_) => {}
+        }
+    }
+
+    fn ask_public_key(&mut self, from: &NodeName) {
+        let own = self.own.clone();
+        if let Some(peer) = self.peers.get_mut(from) {
+            peer.asked = Some(self.now);
+        }
+        self.route(from, &Message::ReqKey(own, from.clone(), Some(KeyRequest::AskPublicKey)));
+    }
+
+    /// Stores a node's key, unless there is one.
+    fn public_key_received(&mut self, from: &NodeName, key: &Token) {
+        let Some(peer) = self.peers.get_mut(from) else { return };
+        // Only an answer to this node's own request counts.
+        let asked = peer.asked.is_some_and(|at| self.now.since(at) < RETRY);
+        let unknown = self.hosts.get(from).is_none_or(|host| host.public_key.is_none());
+        let full = self.learned_keys >= MAX_LEARNED_KEYS;
+        if !unknown || !self.learn_keys || full || !asked {
+            return;
+        }
+        let Some(key) = decode_public_key(key) else { return };
+        peer.asked = None;
+        self.learned_keys = self.learned_keys.saturating_add(1);
+        self.hosts.entry(from.clone()).or_default().public_key = Some(key);
+        self.event(Event::KeyLearned { node: from.clone(), key });
+        self.ensure_session(from);
+    }
+
+    /// A node starts a session.
+    fn session_requested(&mut self, from: &NodeName, record: &Token) {
+        let now = self.now;
+        let Some(key) = self.public_key(from) else { return self.ask_public_key(from) };
+        let (own, window) = (self.own.clone(), self.config.replay_window);
+        let Some(record) = decode_record(record) else { return };
+        let Some(peer) = self.peers.get_mut(from) else { return };
+        let waits = peer.session.as_ref().is_some_and(|session| {
+            session.role == Role::Initiator
+                && !session.sptps.is_established()
+                && now.since(session.started) < RETRY
+        });
+        // If both ask at once, both would answer and wait. The greater name remains the initiator.
+        if waits && own > *from {
+            return;
+        }
+        let label = data_label(from.as_str(), own.as_str());
+        let params = Params { role: Role::Responder, key: self.key.clone(), peer: key, label };
+        let (sptps, kex) = Datagram::start(params, window, &mut self.random);
+        peer.session = Some(DataSession::new(sptps, Role::Responder, now));
+        peer.held.clear();
+        self.answer_key(from, &kex);
+        self.handshake_record(from, &record, None);
+        self.send_mtu_info(&own, from, super::mtu::MAX_MTU);
+    }
+
+    fn answer_key(&mut self, to: &NodeName, record: &[u8]) {
+        let Some(key) = token(record) else { return };
+        let (from, to_name) = (self.own.clone(), to.clone());
+        let answer = Message::AnsKey { from, to: to_name, key, compression: 0, reflexive: None };
+        self.route(to, &answer);
+    }
+
+    /// Handles a handshake record of a session.
+    pub(super) fn handshake_record(
+        &mut self,
+        from: &NodeName,
+        record: &[u8],
+        reflexive: Option<AddressToken>,
+    ) {
+        let now = self.now;
+        let Some(peer) = self.peers.get_mut(from) else { return };
+        let Some(session) = &mut peer.session else { return };
+        let mut answers = Vec::new();
+        let result = session.sptps.receive_handshake(record, &mut self.random, &mut answers);
+        if !answers.is_empty() {
+            session.round_trip = now.since(session.handshake_sent);
+            session.handshake_sent(now);
+        }
+        match result {
+            Err(_) => {
+                count(&mut self.counters.refused_handshakes);
+                return self.trouble(from);
+            }
+            Ok(None) if session.sptps.is_established() => {
+                session.rekeying.get_or_insert(now);
+            }
+            Ok(None) => {}
+            Ok(Some(event)) => {
+                let expire = self.config.key_expire;
+                // The initiator is first, so that usually only one side starts.
+                let margin = expire.checked_div(8).filter(|_| session.role == Role::Responder);
+                session.rekey_at = Some(after(after(now, expire), margin.unwrap_or_default()));
+                session.rekeying = None;
+                if event == sptps::Event::Rekeyed && session.role == Role::Initiator {
+                    // The peer's ACK does not prove that this side's has arrived. The last answer took a round trip.
+                    session.settled_at = Some(after(now, session.round_trip.min(RETRY)));
+                }
+                if event == sptps::Event::Established {
+                    self.event(Event::SessionEstablished(from.clone()));
+                }
+            }
+        }
+        let established = self.peers.get(from).is_some_and(super::peer::Peer::is_established);
+        for answer in &answers {
+            self.answer_key(from, answer);
+        }
+        if let Some(address) = reflexive.and_then(|address| address.socket())
+            && established
+            && let Some(peer) = self.peers.get_mut(from)
+            && !peer.udp.confirmed
+        {
+            peer.udp.address = Some(address);
+        }
+        self.release_held();
+    }
+
+    /// A record of a node cannot be read: starts a new session, unless this one is new.
+    pub(super) fn trouble(&mut self, from: &NodeName) {
+        let now = self.now;
+        let Some(peer) = self.peers.get(from) else { return };
+        let recent = |at: Instant| now.since(at) < RETRY;
+        if peer.session.as_ref().is_some_and(|session| recent(session.started))
+            || peer.asked.is_some_and(recent)
+        {
+            return;
+        }
+        self.event(Event::SessionRestarted(from.clone()));
+        self.start_session(from);
+    }
+
+    /// Renews keys, starts sessions again whose rekey got stuck, and sends packets that waited.
+    pub(super) fn check_sessions(&mut self) {
+        let now = self.now;
+        let (mut rekey, mut stuck) = (Vec::new(), Vec::new());
+        for (name, peer) in &self.peers {
+            let Some(session) = &peer.session else { continue };
+            if session.rekeying.is_some_and(|since| now.since(since) >= RETRY) {
+                stuck.push(name.clone());
+            } else if session.rekeying.is_none() && session.rekey_at.is_some_and(|at| now >= at) {
+                rekey.push(name.clone());
+            }
+        }
+        for name in stuck {
+            self.event(Event::SessionRestarted(name.clone()));
+            self.start_session(&name);
+        }
+        for name in rekey {
+            let Some(peer) = self.peers.get_mut(&name) else { continue };
+            let Some(session) = &mut peer.session else { continue };
+            match session.sptps.rekey(&mut self.random) {
+                Ok(record) => {
+                    session.rekeying = Some(now);
+                    session.handshake_sent(now);
+                    self.answer_key(&name, &record);
+                }
+                Err(_) => self.start_session(&name),
+            }
+        }
+    }
+
+    /// Returns when the first packets that wait may be sent.
+    pub(super) fn held_until(&self) -> Option<Instant> {
+        let waiting = self.peers.values().filter(|peer| !peer.held.is_empty());
+        waiting.filter_map(|peer| peer.session.as_ref()?.settled_at).min()
+    }
+
+    /// Sends packets that waited for the end of a rekey.
+    pub(super) fn release_held(&mut self) {
+        let now = self.now;
+        let ready = self.peers.iter().filter(|(_, peer)| {
+            !peer.held.is_empty() && !peer.session.as_ref().is_some_and(|it| it.must_hold(now))
+        });
+        let ready: Vec<NodeName> = ready.map(|(name, _)| name.clone()).collect();
+        for name in ready {
+            let held = self.peers.get_mut(&name).map(|peer| std::mem::take(&mut peer.held));
+            for packet in held.unwrap_or_default() {
+                self.seal_packet(&name, &packet);
+                self.recycle(packet);
+            }
+        }
+    }
+}
+
+/// Encodes a record for a message. Handshake records fit.
+fn token(record: &[u8]) -> Option<Token> {
+    let token = Token::new(base64::encode(record).as_bytes());
+    debug_assert!(token.is_some());
+    token
+}

@@ -1,0 +1,8 @@
+//! Tests of a node against scripted neighbours, by section of the specification.
+
+mod bench;
+mod connections;
+mod discovery;
+mod floods;
+mod packets;
+mod sessions;

@@ -1,0 +1,308 @@
+//! Section 9 and 6.6: sessions for packets, their handshakes, and keys over the net.
+
+use std::time::Duration;
+
+use super::bench::{Bench, address, ipv4, key, name};
+use crate::base64;
+use crate::config::HostConfig;
+use crate::node::Event;
+
+/// A neighbour bob, and dave behind it.
+fn with_dave() -> Bench {
+    let mut bench = Bench::new();
+    bench.join("bob");
+    bench.edges("bob", &[("bob", "dave")]);
+    bench
+}
+
+/// Returns the first record in a REQ_KEY for a node.
+fn request(bench: &mut Bench, through: &str, to: &str) -> Option<String> {
+    let prefix = format!("15 alice {to} 15 ");
+    let lines = bench.take(through);
+    lines.iter().find_map(|line| line.strip_prefix(&prefix)).map(str::to_owned)
+}
+
+/// Section 9.1: a packet starts a session, and an unanswered request is repeated after ten seconds.
+#[test]
+fn a_packet_starts_a_session() {
+    let mut bench = with_dave();
+    bench.packet("dave", &ipv4(100));
+    let kex = request(&mut bench, "bob", "dave").expect("a request");
+    assert_eq!(base64::decode(kex.as_bytes()).unwrap().len(), 70);
+    assert_eq!(bench.node.counters().no_session, 1);
+    bench.packet("dave", &ipv4(100));
+    bench.wait(9);
+    bench.packet("dave", &ipv4(100));
+    assert_eq!(request(&mut bench, "bob", "dave"), None, "not yet");
+    bench.wait(1);
+    bench.packet("dave", &ipv4(100));
+    let second = request(&mut bench, "bob", "dave").expect("another request");
+    assert_ne!(second, kex);
+    let session = bench.answer_session("bob", "dave", &second);
+    assert!(session.sptps.is_established() && bench.info("dave").session);
+    assert!(bench.events().contains(&Event::SessionEstablished(name("dave"))));
+}
+
+/// Section 9.2: a request destroys any session, and the answer travels in ANS_KEY. Section 11.5: an MTU_INFO follows.
+#[test]
+fn a_request_is_answered_and_replaces_a_session() {
+    let mut bench = with_dave();
+    let first = bench.session("bob", "dave");
+    assert!(bench.info("dave").session);
+    let lines = bench.take("bob");
+    assert!(lines.contains(&"23 alice dave 1518".to_owned()), "{lines:?}");
+    let pending = bench.request_session("bob", "dave");
+    assert!(!bench.info("dave").session);
+    assert!(bench.take("bob").iter().any(|line| line.starts_with("16 alice dave ")));
+    drop((first, pending));
+}
+
+/// Section 9.3: if both ask at once, the greater name remains the initiator.
+#[test]
+fn the_greater_name_wins_a_race() {
+    let mut bench = with_dave();
+    bench.edges("bob", &[("bob", "aaron")]);
+    // alice is smaller than dave, and answers it.
+    bench.packet("dave", &ipv4(100));
+    bench.take("bob");
+    let session = bench.session("bob", "dave");
+    assert!(session.sptps.is_established());
+    // alice is greater than aaron, and ignores it.
+    bench.packet("aaron", &ipv4(100));
+    let kex = request(&mut bench, "bob", "aaron").unwrap();
+    bench.request_session("bob", "aaron");
+    assert_eq!(bench.take("bob").iter().filter(|line| line.starts_with("16 ")).count(), 0);
+    let session = bench.answer_session("bob", "aaron", &kex);
+    assert!(session.sptps.is_established());
+    // Once its own request is old, it answers.
+    bench.wait(11);
+    bench.request_session("bob", "aaron");
+    assert!(bench.take("bob").iter().any(|line| line.starts_with("16 alice aaron ")));
+}
+
+/// Section 9.4: keys over the net, once, and only when asked for.
+#[test]
+fn a_missing_key_is_asked_for_and_never_replaced() {
+    let mut bench = Bench::with(|config| {
+        config.hosts.insert(name("dave"), HostConfig::default());
+    });
+    bench.join("bob");
+    bench.edges("bob", &[("bob", "dave")]);
+    let (dave, other) = (key("dave").public(), key("mallory").public());
+    bench.say("bob", &format!("15 dave alice 20 {other}"));
+    assert_eq!(bench.node.host(&name("dave")).unwrap().public_key, None, "nobody asked");
+    bench.packet("dave", &ipv4(100));
+    assert!(bench.take("bob").contains(&"15 alice dave 19".to_owned()));
+    bench.say("bob", &format!("15 dave alice 20 {dave}"));
+    assert!(bench.events().contains(&Event::KeyLearned { node: name("dave"), key: dave }));
+    let kex = request(&mut bench, "bob", "dave").expect("the session starts at once");
+    bench.say("bob", &format!("15 dave alice 20 {other}"));
+    assert_eq!(bench.node.host(&name("dave")).unwrap().public_key, Some(dave));
+    assert!(bench.answer_session("bob", "dave", &kex).sptps.is_established());
+}
+
+/// Section 9.4: the other side's key is asked for first.
+#[test]
+fn a_node_that_asks_for_the_key_is_asked_for_its_own() {
+    let mut bench = with_dave();
+    let own = key("alice").public();
+    bench.say("bob", "15 dave alice 19");
+    assert_eq!(bench.take("bob"), [format!("15 alice dave 20 {own}")]);
+    bench.node.hosts.insert(name("dave"), HostConfig::default());
+    bench.say("bob", "15 dave alice 19");
+    let expected = ["15 alice dave 19".to_owned(), format!("15 alice dave 20 {own}")];
+    assert_eq!(bench.take("bob"), expected);
+    bench.node.hosts.insert(name("dave"), HostConfig::default());
+    bench.wait(11);
+    bench.request_session("bob", "dave");
+    let lines = bench.take("bob");
+    assert!(lines.contains(&"15 alice dave 19".to_owned()), "{lines:?}");
+    assert!(!lines.iter().any(|it| it.starts_with("16 ")), "section 9.2: the request is dropped");
+}
+
+#[test]
+fn learn_keys_can_be_switched_off() {
+    let mut bench = Bench::with(|config| {
+        config.learn_keys = false;
+        config.hosts.remove(&name("dave"));
+    });
+    bench.join("bob");
+    bench.edges("bob", &[("bob", "dave")]);
+    bench.packet("dave", &ipv4(100));
+    bench.say("bob", &format!("15 dave alice 20 {}", key("dave").public()));
+    assert!(bench.node.host(&name("dave")).is_none());
+}
+
+/// Section 6.6 and 6.7: messages for others take the next hop, verbatim; those of unknown and unreachable nodes are ignored.
+#[test]
+fn requests_and_answers_for_others_are_passed_on() {
+    let mut bench = with_dave();
+    bench.join("carol");
+    for line in
+        ["15 dave carol", "15 dave carol 15 AAAA more", "15 dave carol 19", "15 dave carol 99"]
+    {
+        bench.say("bob", line);
+        assert_eq!(bench.take("carol"), [line]);
+    }
+    let answer = "16 carol dave AAAA -1 -1 -1 0";
+    bench.say("carol", answer);
+    assert_eq!(bench.take("bob"), [answer]);
+    bench.say("bob", "12 1 erin frank 192.0.2.9 655 0 1");
+    bench.forget();
+    for line in ["15 dave nobody 19", "15 nobody carol 19", "15 dave erin 19", "15 erin alice 19"] {
+        bench.say("bob", line);
+        assert_eq!((bench.take("bob"), bench.take("carol")), (vec![], vec![]), "{line}");
+    }
+    bench.say("bob", "15 dave alice");
+    assert!(bench.take("bob").is_empty(), "section 17.1: tinc 1.0's request");
+}
+
+/// Section 6.7: the node that both reach by UDP appends the address at which it sees FROM.
+#[test]
+fn an_answer_gets_the_address_of_its_sender() {
+    let mut bench = Bench::new();
+    bench.join("bob");
+    bench.join("carol");
+    let mut session = bench.session("bob", "bob");
+    bench.wait(6);
+    bench.answer_probes(&mut session, address("bob"), 18);
+    assert!(bench.info("bob").udp_confirmed);
+    bench.forget();
+    bench.say("carol", "16 carol bob AAAA -1 -1 -1 0");
+    let carol = address("carol");
+    assert_eq!(
+        bench.take("bob"),
+        [format!("16 carol bob AAAA -1 -1 -1 0 {} {}", carol.ip(), carol.port())]
+    );
+    bench.say("carol", "16 carol bob AAAA -1 -1 -1 0 198.51.100.1 7");
+    assert_eq!(bench.take("bob"), ["16 carol bob AAAA -1 -1 -1 0 198.51.100.1 7"], "there is one");
+    bench.say("bob", "16 bob carol AAAA -1 -1 -1 0");
+    assert_eq!(bench.take("carol"), ["16 bob carol AAAA -1 -1 -1 0"], "carol is not confirmed");
+}
+
+/// Section 6.7: the recipient uses such an address once the session is established.
+#[test]
+fn the_reflexive_address_is_used_after_the_handshake() {
+    let mut bench = with_dave();
+    bench.packet("dave", &ipv4(100));
+    let kex = request(&mut bench, "bob", "dave").unwrap();
+    let garbage = base64::encode(&[0; 70]);
+    bench.say("bob", &format!("16 dave alice {garbage} -1 -1 -1 0 198.51.100.1 7"));
+    assert_eq!(bench.info("dave").address, Some(address("dave")));
+    assert_eq!(bench.node.counters().refused_handshakes, 1);
+    let session = bench.answer_session("bob", "dave", &kex);
+    assert!(session.sptps.is_established());
+}
+
+/// Section 9.6 and 4.9: what cannot be read starts the session again, at most every ten seconds.
+#[test]
+fn a_broken_session_starts_again() {
+    let mut bench = with_dave();
+    let mut session = bench.session("bob", "dave");
+    bench.packet("dave", &ipv4(50));
+    bench.answer_probes(&mut session, address("dave"), 18);
+    assert!(bench.info("dave").udp_confirmed);
+    bench.forget();
+    let forged = |bench: &mut Bench, from| {
+        let mut bytes = [&[0; 6][..], &name("dave").id().0, &[9; 40]].concat();
+        bench.send_datagram(from, &mut bytes);
+        request(bench, "bob", "dave").is_some()
+    };
+    assert!(!forged(&mut bench, address("dave")), "the session is new");
+    bench.wait(10);
+    assert!(!forged(&mut bench, address("erin")), "from an unknown address: only dropped");
+    assert!(forged(&mut bench, address("dave")));
+    assert!(bench.events().contains(&Event::SessionRestarted(name("dave"))));
+    assert!(!forged(&mut bench, address("dave")));
+    assert_eq!(bench.node.counters().refused_records, 4);
+}
+
+/// Section 4.6 and 6.5: after KeyExpire the keys are renewed. Section 9.5: the initiator holds packets until a round trip after its last record.
+#[test]
+fn a_rekey_holds_packets_that_would_overtake_it() {
+    let mut bench = Bench::with(|config| config.server.key_expire = Duration::from_secs(100));
+    bench.join("bob");
+    bench.edges("bob", &[("bob", "dave")]);
+    bench.packet("dave", &ipv4(100));
+    let kex = request(&mut bench, "bob", "dave").unwrap();
+    let mut session = bench.answer_session("bob", "dave", &kex);
+    bench.wait(99);
+    bench.forget();
+    bench.wait(1);
+    let lines = bench.take("bob");
+    let kex = lines.iter().find_map(|line| line.strip_prefix("16 alice dave ")).expect("a KEX");
+    let kex = base64::decode(kex.split(' ').next().unwrap().as_bytes()).unwrap();
+    let (mut first, mut second) = (Vec::new(), Vec::new());
+    session.sptps.receive_handshake(&kex, &mut bench.random, &mut first).unwrap();
+    for record in &first {
+        bench.answer("bob", &session, record);
+    }
+    let sig = bench.take("bob").pop().unwrap();
+    bench.now = bench.now + Duration::from_millis(300);
+    bench.packet("dave", &ipv4(60));
+    let sent = |bench: &mut Bench| bench.take_packets("bob").len();
+    assert_eq!(sent(&mut bench), 0, "held from the last SIG on");
+    let sig = base64::decode(sig.split(' ').nth(3).unwrap().as_bytes()).unwrap();
+    session.sptps.receive_handshake(&sig, &mut bench.random, &mut second).unwrap();
+    for record in &second {
+        bench.answer("bob", &session, record);
+    }
+    bench.continue_session("bob", &mut session);
+    bench.packet("dave", &ipv4(61));
+    assert_eq!(sent(&mut bench), 0, "the ACK needs as long as the SIG and its answer");
+    assert!(bench.node.deadline() <= bench.now + Duration::from_millis(300));
+    bench.now = bench.now + Duration::from_millis(300);
+    bench.node.tick(bench.now);
+    bench.pump();
+    let packets = bench.take_packets("bob");
+    let lengths: Vec<usize> = packets
+        .into_iter()
+        .map(|mut bytes| session.sptps.open(&mut bytes[12..]).unwrap().1.len())
+        .collect();
+    assert_eq!(lengths, [60, 61], "in order, under the new keys");
+    bench.packet("dave", &ipv4(62));
+    assert_eq!(sent(&mut bench), 1);
+}
+
+/// Section 4.7: no more than 96 records overtake a handshake record.
+#[test]
+fn a_rekey_is_not_overtaken_by_a_whole_window() {
+    let mut bench = Bench::with(|config| {
+        config.server.key_expire = Duration::from_secs(100);
+        config.server.max_output_buffer_size = 1_000_000;
+    });
+    bench.join("bob");
+    bench.edges("bob", &[("bob", "dave")]);
+    bench.session("bob", "dave");
+    bench.wait(115);
+    bench.forget();
+    for _ in 0..300 {
+        bench.packet("dave", &ipv4(60));
+    }
+    let sent = bench.take_packets("bob").len() as u64;
+    assert!((90..=96).contains(&sent), "{sent}");
+    assert_eq!(bench.node.counters().not_held, 300 - sent - 64);
+    bench.wait(10);
+    assert!(request(&mut bench, "bob", "dave").is_some(), "a rekey that is stuck is given up");
+}
+
+/// Section 4.8: a session is replaced before its sequence numbers end, and other layers can reserve them.
+#[test]
+fn a_worn_session_is_replaced() {
+    let mut bench = with_dave();
+    let mut session = bench.session("bob", "dave");
+    assert!(bench.node.reserve(bench.now, &name("dave"), 1).is_none(), "not confirmed");
+    bench.packet("dave", &ipv4(50));
+    bench.answer_probes(&mut session, address("dave"), 18);
+    bench.wait(10);
+    let first = bench.node.reserve(bench.now, &name("dave"), 1 << 30).unwrap();
+    assert_eq!((first.address, first.mtu, first.kind), (address("dave"), 18, 0));
+    assert_eq!(first.ids, *[&[0; 6][..], &name("alice").id().0].concat());
+    bench.forget();
+    bench.packet("dave", &ipv4(50));
+    assert_eq!(request(&mut bench, "bob", "dave"), None);
+    let second = bench.node.reserve(bench.now, &name("dave"), 1 << 30).unwrap();
+    assert!(second.first > first.first);
+    bench.packet("dave", &ipv4(50));
+    assert!(request(&mut bench, "bob", "dave").is_some(), "half of the numbers are used");
+}
