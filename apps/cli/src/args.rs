@@ -174,6 +174,22 @@ cable, and the host's own stack sees none of the frames. It runs until stopped."
     #[command(hide = true, disable_help_flag = true)]
     Postgres(LeftOut),
 
+    #[cfg(feature = "tinc")]
+    /// Manage a net of tinc 1.1: its files, keys and invitations, and a running daemon
+    #[command(after_help = "Examples:
+  adit tinc -n vpn init alice
+  adit tinc -n vpn add ConnectTo bob
+  sudo adit tinc -n vpn dump nodes
+
+The commands are those of tinc. adit behaves the same if it is called as tinc.
+Without a command, it reads commands from its input, one a line.")]
+    Tinc(crate::tinc::Tinc),
+
+    /// Not part of this build
+    #[cfg(not(feature = "tinc"))]
+    #[command(hide = true, disable_help_flag = true)]
+    Tinc(LeftOut),
+
     /// Behave like `openvpn`, with its options, config files and log lines
     #[command(
         disable_help_flag = true,
@@ -244,7 +260,7 @@ man7 next to it; otherwise all pages go into the folder itself.")]
 }
 
 /// The arguments of a command that this build does not include.
-#[cfg(not(all(feature = "bridge", feature = "mesh", feature = "postgres")))]
+#[cfg(not(all(feature = "bridge", feature = "mesh", feature = "postgres", feature = "tinc")))]
 #[derive(Debug, Args)]
 pub(crate) struct LeftOut {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]

@@ -23,6 +23,8 @@ mod profile_link;
 mod server;
 mod status;
 mod text;
+#[cfg(feature = "tinc")]
+mod tinc;
 mod users;
 
 use std::ffi::OsString;
@@ -62,7 +64,7 @@ const HELPERS: &[DutyKind] = &[
 
 fn main() -> ExitCode {
     adit_runtime::demo::ends::end_with_parent();
-    let arguments: Vec<OsString> = std::env::args_os().collect();
+    let arguments = as_adit(std::env::args_os().collect());
     if let Some(code) = adit_runtime::helper::main(&arguments, HELPERS) {
         return code;
     }
@@ -126,6 +128,15 @@ fn report_mask(masked: io::Result<()>) {
     }
 }
 
+/// Returns the command line of `tinc ...` as that of `adit tinc ...`, and any other unchanged.
+fn as_adit(mut arguments: Vec<OsString>) -> Vec<OsString> {
+    let program = arguments.first().map(Path::new).and_then(Path::file_name);
+    if cfg!(feature = "tinc") && program.is_some_and(|name| name == "tinc") {
+        arguments.splice(..1, ["adit".into(), "tinc".into()]);
+    }
+    arguments
+}
+
 /// Returns the options of `openvpn ...` or `adit openvpn ...`, if this is such a command line. They
 /// do not pass through clap, which would interpret options such as `--help`.
 fn as_openvpn(arguments: &[OsString]) -> Option<Vec<OsString>> {
@@ -161,6 +172,10 @@ fn run(verb: Verb) -> Result<ExitCode, Fault> {
         Verb::Postgres(verb) => postgres::run(verb),
         #[cfg(not(feature = "postgres"))]
         Verb::Postgres(_) => Err(left_out("postgres")),
+        #[cfg(feature = "tinc")]
+        Verb::Tinc(options) => tinc::run(&options),
+        #[cfg(not(feature = "tinc"))]
+        Verb::Tinc(_) => Err(left_out("tinc")),
         Verb::Openvpn { options } => Ok(adit_app_openvpn::openvpn::main(options)),
         Verb::Reload(options) => status::reload(&options),
         Verb::Kick(options) => status::kick(&options),
@@ -175,7 +190,7 @@ fn run(verb: Verb) -> Result<ExitCode, Fault> {
 }
 
 /// Returns the fault for a command that this build does not include.
-#[cfg(not(all(feature = "bridge", feature = "mesh", feature = "postgres")))]
+#[cfg(not(all(feature = "bridge", feature = "mesh", feature = "postgres", feature = "tinc")))]
 fn left_out(verb: &str) -> Fault {
     Fault::operator(format!(
         "adit {verb}: not part of this build; build adit with the feature `{verb}`, which is on by default"
@@ -270,5 +285,13 @@ mod tests {
         assert_eq!(openvpn("openvpn"), Some(vec![]));
         assert_eq!(openvpn("adit connect openvpn"), None);
         assert_eq!(openvpn("adit"), None);
+    }
+
+    #[cfg(feature = "tinc")]
+    #[test]
+    fn a_program_called_tinc_is_the_verb() {
+        let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
+        assert_eq!(as_adit(words("/usr/sbin/tinc -n vpn pid")), words("adit tinc -n vpn pid"));
+        assert_eq!(as_adit(words("adit connect tinc")), words("adit connect tinc"));
     }
 }

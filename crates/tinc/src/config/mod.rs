@@ -308,7 +308,7 @@ impl std::str::FromStr for ConfigOption {
 }
 
 /// Splits a line into the variable and its value. The `=` between them may be left out.
-pub(crate) fn split_line(line: &str) -> (&str, &str) {
+pub fn split_line(line: &str) -> (&str, &str) {
     let end = line.find([' ', '\t', '=']).unwrap_or(line.len());
     let (name, rest) = line.split_at_checked(end).unwrap_or((line, ""));
     let rest = rest.trim_start();

@@ -158,7 +158,7 @@ pub const VARIABLES: &[Variable] = &[
     server("UPnPRefreshPeriod").ignored("adit does not ask routers by UPnP"),
     server("VDEGroup").ignored("adit has no VDE devices"),
     server("VDEPort").ignored("adit has no VDE devices"),
-    both("Weight").safe(),
+    host("Weight").safe(),
 ];
 
 #[cfg(test)]

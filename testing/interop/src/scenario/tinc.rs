@@ -27,7 +27,10 @@ use crate::process::{Daemon, output};
 use crate::skip::skip;
 use crate::wait::until;
 
-pub(super) const SCENARIOS: &[(&str, ScenarioFn)] = &[("neighbour", neighbour)];
+mod commands;
+
+pub(super) const SCENARIOS: &[(&str, ScenarioFn)] =
+    &[("commands", commands::commands), ("neighbour", neighbour)];
 
 const SOON: Duration = Duration::from_secs(20);
 
