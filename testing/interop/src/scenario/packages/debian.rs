@@ -3,6 +3,7 @@
 use std::fs;
 use std::net::IpAddr;
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
 use std::time::Duration;
 
 use super::{Case, Machine, OLDER, VERSION, ensure_same};
@@ -45,13 +46,17 @@ pub(super) fn install_upgrade_purge(case: &Case<'_>) -> Result<String> {
     ensure_user(&machine, server.pid())?;
     let dial = machine.command(&pair.client, "adit", &["connect", "/laptop.ovpn"]);
     let mut client = Daemon::spawn("adit connect", dial)?;
-    let inside = server_address(&machine)?;
+    let inside = server_address(&machine.root)?;
     let answers = || Ok(ping(&pair.client, inside, 56, 1)? == 1);
     until("the first client", SOON, answers).map_err(|e| client.failure(&e.0))?;
 
     // An upgrade leaves settings and keys alone. Here it does not restart the server, because no systemd runs.
     let state = state(&machine)?;
-    machine.dpkg("--install", &[case.deb("adit", VERSION)?])?;
+    let printed = machine.dpkg("--install", &[case.deb("adit", VERSION)?])?;
+    for process in ["adit server up --client laptop", "adit connect /laptop.ovpn"] {
+        let sentence = format!("keeps the version before until it is restarted: {process}");
+        ensure(printed.matches(&sentence).count() == 1, || format!("not told once: {printed}"))?;
+    }
     let version = machine.run("dpkg-query", &["--show", "--showformat=${Version}", "adit"])?;
     ensure(version == VERSION, || format!("installed is {version}"))?;
     ensure(self::state(&machine)? == state, || "the upgrade changed settings or keys".into())?;
@@ -82,9 +87,9 @@ fn ensure_user(machine: &Machine, pid: u32) -> Result<()> {
     ensure(owner == id, || format!("the server runs as {owner}, and adit is {id}"))
 }
 
-/// Returns the server's address inside the tunnel, which is the first one of its network.
-fn server_address(machine: &Machine) -> Result<IpAddr> {
-    let settings = fs::read_to_string(machine.path("etc/adit/server.toml"))?;
+/// Returns the address inside the tunnel of the server in a root, which is the first one of its network.
+pub(super) fn server_address(root: &Path) -> Result<IpAddr> {
+    let settings = fs::read_to_string(root.join("etc/adit/server.toml"))?;
     let network = settings.lines().find_map(|line| line.strip_prefix("network = \""));
     let network = network.and_then(|rest| rest.split_once(".0/")).context("no network")?;
     format!("{}.1", network.0).parse().context(network.0)

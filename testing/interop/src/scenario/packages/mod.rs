@@ -179,7 +179,9 @@ impl Machine {
 
     /// Creates a command that runs in it, in a network namespace.
     fn command(&self, namespace: &Namespace, program: &str, arguments: &[&str]) -> Command {
-        let mut command = namespace.command("chroot");
+        // `ip netns exec` would give it mounts of its own, in which the other programs of the system do not see it.
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/run/netns/{}", namespace.name())).arg("chroot");
         command.args(self.words(program)).args(arguments);
         command
     }

@@ -8,11 +8,14 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use super::debian::server_address;
 use super::{Case, FORMATS, VERSION, build, ensure_same, without_folders};
 use crate::failure::{Context, Result, ensure};
 use crate::net::Pair;
 use crate::process::{Daemon, output, run};
 use crate::sandbox::text;
+use crate::traffic::ping;
+use crate::wait::until;
 
 /// The time within which a server is up.
 const SOON: Duration = Duration::from_secs(30);
@@ -87,7 +90,7 @@ pub(super) fn tarball(case: &Case<'_>) -> Result<String> {
     Ok(String::new())
 }
 
-/// The image is a valid layout, and its server starts in a container that has nothing else.
+/// The image is a valid layout. Its server in a container that has nothing else serves a client, and takes further commands.
 pub(super) fn image(case: &Case<'_>) -> Result<String> {
     let file = case.file(&format!("adit-{VERSION}-"), ".oci.tar")?;
     let (layout, bundle) = (case.folder.join("layout"), case.folder.join("bundle"));
@@ -120,8 +123,20 @@ pub(super) fn image(case: &Case<'_>) -> Result<String> {
     server.wait_for("Self-test passed", SOON)?;
     let rules = pair.server.run("nft", &["list", "ruleset"])?;
     ensure(rules.contains("masquerade"), || format!("no NAT: {rules}"))?;
+    let root = bundle.join("rootfs");
+    let mut dial = pair.client.command(text(case.adit));
+    dial.args(["connect", "--dns", "off"]).arg(root.join("laptop.ovpn"));
+    let mut client = Daemon::spawn("adit connect", dial)?;
+    let inside = server_address(&root)?;
+    until("the client", SOON, || Ok(ping(&pair.client, inside, 56, 1)? == 1))
+        .map_err(|e| client.failure(&server.failure(&e.0).0))?;
+    let state = bundle.join("state");
+    let exec = ["--root", text(&state), "--cgroup-manager=disabled", "exec", "adit"];
+    let words = ["/usr/bin/adit", "server", "client", "add", "phone", "-o", "-"];
+    let profile = run("crun", &[&exec[..], &words[..]].concat())?;
+    ensure(profile.contains("<key>"), || format!("no second profile: {profile}"))?;
+    client.stop()?;
     server.stop()?;
-    ensure(bundle.join("rootfs/laptop.ovpn").exists(), || "no profile".into())?;
     Ok(String::new())
 }
 

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::path::Path;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -12,6 +13,7 @@ use super::{Case, Machine, OLDER, VERSION};
 use crate::failure::{Context, Result, ensure};
 use crate::net::{Namespace, Pair};
 use crate::pki::PkiTool;
+use crate::postgres::{Cluster, Options};
 use crate::process::Daemon;
 use crate::sandbox::text;
 use crate::skip::skip;
@@ -37,9 +39,27 @@ exec unshare --cgroup --uts --pid --fork --kill-child --mount --propagation priv
 ' sh "$1"
 "#;
 
-/// The services of the test.
-const SERVICES: [&str; 4] =
-    ["adit-server", "adit-connect@laptop", "adit-bridge@office", "adit-openvpn-server@old"];
+/// The services of the test: one of each unit. A server is before its client.
+const SERVICES: [&str; 8] = [
+    "adit-server",
+    "adit-connect@laptop",
+    "adit-bridge@office",
+    "adit-mesh@home",
+    "adit-postgres@vpn",
+    "adit-openvpn@plain",
+    "adit-openvpn-server@old",
+    "adit-openvpn-client@branch",
+];
+
+/// The log line of a tunnel of `adit openvpn`, and the number of tunnels.
+const COMPLETED: &str = "Initialization Sequence Completed";
+const TUNNELS: usize = 3;
+
+/// The role that owns the database, and its password.
+const ADMIN: &str = "admin";
+
+/// A list of clients whose layout is newer than every version knows.
+const NEWER: &str = "{\"version\":999,\"clients\":7}";
 
 /// The log of all services.
 const LOG: &str = "var/log/services.log";
@@ -121,6 +141,27 @@ impl<'a> Booted<'a> {
         Ok(log.lines().filter(|line| line.contains(text)).count())
     }
 
+    /// Waits until the client and the tunnels of `adit openvpn` were established this many times.
+    fn wait_connected(&self, times: usize) -> Result<()> {
+        until("the tunnels", SOON, || {
+            Ok(self.logged("laptop: connected")? >= times
+                && self.logged(COMPLETED)? >= TUNNELS * times)
+        })
+        .map_err(|e| self.explain(&e.0).into())
+    }
+
+    /// Returns the main process of each service.
+    fn pids(&self) -> Result<Vec<String>> {
+        SERVICES.iter().map(|service| self.property(service, "MainPID")).collect()
+    }
+
+    /// Installs a package over the one before, and returns what is printed.
+    fn install(&self, package: &Path) -> Result<String> {
+        fs::copy(package, self.machine.path("tmp/adit.deb"))?;
+        let line = "exec dpkg --install /tmp/adit.deb 2>&1";
+        self.run(&["sh", "-c", line]).map_err(|e| self.explain(&e.0).into())
+    }
+
     /// Adds the log to a failure.
     fn explain(&self, what: &str) -> String {
         let log = fs::read_to_string(self.machine.path(LOG)).unwrap_or_default();
@@ -136,32 +177,64 @@ impl Drop for Booted<'_> {
     }
 }
 
-/// Writes the settings of a bridge and of an openvpn server.
+/// Writes the settings of a bridge, a mesh, and of servers and a client of `adit openvpn`.
 fn configure(case: &Case<'_>, machine: &Machine) -> Result<()> {
-    let (bridge, openvpn) = (machine.path("etc/adit/bridge"), machine.path("etc/openvpn/server"));
-    for folder in [&bridge, &openvpn, &machine.path("etc/adit/connect")] {
-        fs::create_dir_all(folder)?;
-    }
+    let write = |file: &str, content: &str| -> Result<()> {
+        let path = machine.path(file);
+        fs::create_dir_all(path.parent().context("no folder")?)?;
+        fs::write(path, content).context(file)
+    };
+    fs::create_dir_all(machine.path("etc/adit/connect"))?;
     let settings = "ports = [\"one0\", \"two0\"]\nrules = \"office.nft\"\n";
-    fs::write(bridge.join("office.toml"), settings)?;
+    write("etc/adit/bridge/office.toml", settings)?;
     let rules =
         "table bridge f { chain c { type filter hook forward priority 0; policy accept; } }\n";
-    fs::write(bridge.join("office.nft"), rules)?;
-    let configuration = "port 1195\ndev tun\nserver 10.99.0.0 255.255.255.0\n\
-         ca ca.crt\ncert server.crt\nkey server.key\ndh none\n";
-    fs::write(openvpn.join("old.conf"), configuration)?;
-    for name in ["ca.crt", "server.crt", "server.key"] {
-        let from = case.env.pki.file(PkiTool::OpenSslEc, name);
-        fs::copy(from, openvpn.join(name)).context(name)?;
+    write("etc/adit/bridge/office.nft", rules)?;
+    write("etc/adit/mesh/home/mesh.toml", "port = 1197\ntcp-port = 0\n")?;
+    let keys = "dev tun\nca ca.crt\n";
+    for (folder, name, port) in
+        [("etc/openvpn", "plain", 1196), ("etc/openvpn/server", "old", 1195)]
+    {
+        let network = port - 1100;
+        let server = format!(
+            "{keys}cert server.crt\nkey server.key\ndh none\nport {port}\n\
+             server 10.{network}.0.0 255.255.255.0\n"
+        );
+        write(&format!("{folder}/{name}.conf"), &server)?;
+    }
+    let client = format!("{keys}cert client.crt\nkey client.key\nclient\nremote 192.0.2.1 1195\n");
+    write("etc/openvpn/client/branch.conf", &client)?;
+    for (folder, end) in [
+        ("etc/openvpn", "server"),
+        ("etc/openvpn/server", "server"),
+        ("etc/openvpn/client", "client"),
+    ] {
+        for name in ["ca.crt".to_owned(), format!("{end}.crt"), format!("{end}.key")] {
+            let from = case.env.pki.file(PkiTool::OpenSslEc, &name);
+            fs::copy(from, machine.path(folder).join(&name)).context(name)?;
+        }
     }
     Ok(())
 }
 
-/// Services start with their restrictions, reload, run the new program after an upgrade, and end when the package goes.
+/// Starts a database in the namespace of the system, and makes the system the first node of a network in it.
+fn with_database(case: &Case<'_>, system: &Booted<'_>) -> Result<Cluster> {
+    let options = Options { namespace: Some(system.namespace), ..Options::default() };
+    let cluster = Cluster::start(&case.folder.join("pg"), &options)?;
+    cluster.create(ADMIN, ADMIN, "CREATEROLE")?;
+    let url = format!("postgres://{ADMIN}:{ADMIN}@192.0.2.1/{ADMIN}?sslmode=disable");
+    let words = ["--network", "10.9.0.0/24", "--name", "hub", "--network-name", "vpn", "--offline"];
+    system.run(&[&["adit", "postgres", "init", &url][..], &words[..]].concat())?;
+    Ok(cluster)
+}
+
+/// Services start with their restrictions, reload, run the new program after an upgrade, and end when the package goes. A version
+/// that cannot read newer state says so, and changes nothing.
 pub(super) fn services(case: &Case<'_>) -> Result<String> {
     let Some(machine) = case.machine()? else { return Ok("SKIPPED".into()) };
     machine.dpkg("--install", &[case.deb("adit", OLDER)?])?;
     configure(case, &machine)?;
+    ensure(units(&machine)? == SERVICES.len(), || "the package has another unit".into())?;
     let pair = Pair::new()?;
     for (port, other) in [("one0", "one1"), ("two0", "two1")] {
         pair.server.run("ip", &["link", "add", port, "type", "veth", "peer", "name", other])?;
@@ -172,34 +245,42 @@ pub(super) fn services(case: &Case<'_>) -> Result<String> {
     system.run(&["adit", "server", "init", "--host", "192.0.2.1"])?;
     let profile = "/etc/adit/connect/laptop.ovpn";
     system.run(&["adit", "server", "client", "add", "laptop", "-o", profile])?;
+    let _database = with_database(case, &system)?;
     for service in SERVICES {
         system.run(&["systemctl", "start", service]).map_err(|e| system.explain(&e.0))?;
     }
-    let connected = |times: usize| {
-        until("the client", SOON, || Ok(system.logged("laptop: connected")? >= times))
-            .map_err(|e| system.explain(&e.0))
-    };
-    connected(1)?;
+    system.wait_connected(1)?;
     for service in ["adit-server", "adit-bridge@office"] {
         system.run(&["systemctl", "reload", service]).map_err(|e| system.explain(&e.0))?;
     }
-    let pids = || -> Result<Vec<String>> {
-        SERVICES.iter().map(|service| system.property(service, "MainPID")).collect()
-    };
-    let before = pids()?;
-
-    let package = case.deb("adit", VERSION)?;
-    fs::copy(&package, machine.path("tmp/adit.deb"))?;
-    system.run(&["dpkg", "--install", "/tmp/adit.deb"]).map_err(|e| system.explain(&e.0))?;
-    connected(2)?;
-    let after = pids()?;
+    let before = system.pids()?;
+    system.install(&case.deb("adit", VERSION)?)?;
+    system.wait_connected(2)?;
+    let after = system.pids()?;
     for ((service, before), after) in SERVICES.iter().zip(&before).zip(&after) {
         ensure(before != after, || system.explain(&format!("{service} was not restarted")))?;
         let state = system.property(service, "ActiveState")?;
         ensure(state == "active", || system.explain(&format!("{service} is {state}")))?;
     }
+
+    let clients = machine.path("var/lib/adit/pki/clients.json");
+    fs::write(&clients, NEWER)?;
+    let printed = system.install(&case.deb("adit", OLDER)?)?;
+    let sentence = "adit: a service did not start again";
+    ensure(printed.contains(sentence), || system.explain(&format!("no sentence: {printed}")))?;
+    let reason = "clients.json: written by a newer version of adit";
+    ensure(system.logged(reason)? > 0, || system.explain("no reason"))?;
+    ensure(fs::read_to_string(&clients)? == NEWER, || "newer state was changed".into())?;
+
     system.run(&["dpkg", "--purge", "adit"]).map_err(|e| system.explain(&e.0))?;
     let left = processes(&pair.server, "/usr/bin/adit")?;
     ensure(left.is_empty(), || system.explain(&format!("processes are left: {left:?}")))?;
     Ok(String::new())
+}
+
+/// Returns the number of the package's units.
+fn units(machine: &Machine) -> Result<usize> {
+    let names = fs::read_dir(machine.path("usr/lib/systemd/system"))?
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    Ok(names.filter(|name| name.starts_with("adit-")).count())
 }
