@@ -2,6 +2,7 @@
 
 use adit_engine::Instant;
 use adit_wire::ethernet::{self, Ethernet, Mac};
+use adit_wire::ip::Ip;
 
 use super::icmp::IcmpError;
 use super::ip::{MIN_FRAME_V4, MIN_FRAME_V6, has_df};
@@ -116,7 +117,11 @@ fn fit(
         return Ok(None);
     }
     let size = usize::from(limit).saturating_sub(ip_at);
-    if is_v4 && !frame.get(ip_at..).is_some_and(has_df) {
+    let packet = frame.get(ip_at..).unwrap_or_default();
+    if Ip::parse(packet).is_none() {
+        return Err(Refusal::silent(DropReason::Malformed));
+    }
+    if is_v4 && !has_df(packet) {
         return Ok(Some(FragmentPlan { ip_at, size }));
     }
     Err(Refusal::with(DropReason::TooBig, IcmpError::too_big(size)))

@@ -359,6 +359,7 @@ fn a_frame_that_does_not_fit_is_reported_or_fragmented() {
         (500, v6(1280), "bob"),
         (500, v6(1281), "2/0 mtu 1280"),
         (500, frame(1, 2, 0x88b5, &[7; 1400]), "bob"),
+        (500, frame(1, 2, IPV4, &[0x45; 1400]), "Malformed"),
     ];
     for (mtu, mut frame, expected) in rows {
         let mut net = Net::new();
