@@ -145,6 +145,15 @@ impl Joiner {
         }
     }
 
+    /// Returns what it means that the inviter sent nothing until [`Joiner::deadline`]. tinc keeps the connection of a node that it refuses,
+    /// and reads nothing from it.
+    pub fn timed_out(&self) -> JoinError {
+        match self.phase {
+            Phase::Cookie | Phase::Key => self.closed(),
+            Phase::Greeting | Phase::Session | Phase::File | Phase::Offered => JoinError::Timeout,
+        }
+    }
+
     /// Handles received bytes from the front of `input`, and appends answers to `out`. Returns at the first event; call it again with the
     /// rest of the input, until it returns `None`.
     ///

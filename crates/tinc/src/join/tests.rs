@@ -247,6 +247,7 @@ fn a_closed_connection_has_a_meaning_in_each_phase() {
         (pair.joiner.phase(), pair.joiner.closed()),
         (Phase::Greeting, JoinError::NotGreeted)
     );
+    assert_eq!(pair.joiner.timed_out(), JoinError::Timeout);
     pair.greet();
     let sent = std::mem::take(&mut pair.to_joiner);
     let mut outcome = Outcome { accepted: None, written: vec![], joiner: Ok(()), inviter: Ok(()) };
@@ -261,6 +262,7 @@ fn a_closed_connection_has_a_meaning_in_each_phase() {
     let sent = std::mem::take(&mut pair.to_joiner);
     pair.at_joiner(&sent, &mut outcome).unwrap();
     assert_eq!(pair.joiner.closed(), JoinError::Refused);
+    assert_eq!(pair.joiner.timed_out(), JoinError::Refused, "the connection may stay open");
     let sent = std::mem::take(&mut pair.to_inviter);
     pair.at_inviter(&sent, &mut folder, &[], &mut outcome).unwrap();
     let sent = std::mem::take(&mut pair.to_joiner);
@@ -269,6 +271,7 @@ fn a_closed_connection_has_a_meaning_in_each_phase() {
     assert_eq!(outcome.accepted, None);
     pair.at_joiner(&sent[sent.len() - 1..], &mut outcome).unwrap();
     assert_eq!((pair.joiner.phase(), pair.joiner.closed()), (Phase::Key, JoinError::KeyNotStored));
+    assert_eq!(pair.joiner.timed_out(), JoinError::KeyNotStored);
 }
 
 /// Specification 14.4: the joiner waits for some seconds for any byte, but its operator takes any time.
