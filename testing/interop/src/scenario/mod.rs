@@ -34,6 +34,7 @@ mod stalled;
 mod streams;
 mod tap;
 mod tinc;
+mod tinc_join;
 mod tokens;
 mod type_of_service;
 mod variables;
@@ -353,7 +354,7 @@ pub fn all(adit: &Program, openvpn: &Program) -> Vec<Test> {
     for (name, scenario) in postgres::scenarios() {
         tests.push(test(format!("postgres/{name}"), adit, adit, *scenario));
     }
-    for (name, scenario) in tinc::SCENARIOS {
+    for (name, scenario) in tinc::SCENARIOS.iter().chain(tinc_join::SCENARIOS) {
         tests.push(test(format!("tinc/{name}"), adit, adit, *scenario));
     }
     for (name, scenario) in faults::SCENARIOS {

@@ -32,24 +32,24 @@ mod commands;
 pub(super) const SCENARIOS: &[(&str, ScenarioFn)] =
     &[("commands", commands::commands), ("neighbour", neighbour)];
 
-const SOON: Duration = Duration::from_secs(20);
+pub(super) const SOON: Duration = Duration::from_secs(20);
 
 /// tinc's port, and that of this program.
 const PORT: u16 = 655;
 const OWN_PORT: u16 = 7000;
 
-const NO_TINC: &str = "no tinc 1.1 under target/roots: scripts/roots.sh tinc";
+pub(super) const NO_TINC: &str = "no tinc 1.1 under target/roots: scripts/roots.sh tinc";
 
 /// The names of this program and of the real node.
 const US: &str = "alice";
 const THEM: &str = "bob";
 
-fn name(text: &str) -> NodeName {
+pub(super) fn name(text: &str) -> NodeName {
     text.parse().expect("a valid name")
 }
 
 /// Returns the command of a program of tinc 1.1, unless its root is missing.
-fn program(namespace: &Namespace, file: &str, folder: &Path) -> Option<Command> {
+pub(super) fn program(namespace: &Namespace, file: &str, folder: &Path) -> Option<Command> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/roots/tinc");
     let words = in_root(&root, file)?;
     let (first, rest) = words.split_first()?;
