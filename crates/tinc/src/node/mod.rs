@@ -18,6 +18,7 @@
 //! Topology is unsigned: a node believes its neighbours about all others. Each of them can make a node store only
 //! so much, and what exceeds that is counted and reported by neighbour: see [`Excess`].
 
+mod choice;
 mod connections;
 mod control;
 mod discovery;
@@ -48,6 +49,7 @@ use self::floods::Contradictions;
 use self::limits::Limits;
 use self::outgoing::Outgoing;
 use self::peer::Peer;
+use crate::autoconnect::AutoConnect;
 use crate::config::{HostConfig, Mode, ServerConfig};
 use crate::graph::{Graph, SubnetTable};
 use crate::keys::{PrivateKey, PublicKey};
@@ -155,6 +157,9 @@ pub struct Node {
     broken: Vec<(ConnectionId, CloseReason)>,
     accepted: TokenBucket,
     outgoing: BTreeMap<NodeName, Outgoing>,
+    choice: AutoConnect,
+    /// When the next choice of connections is due.
+    choose_at: Instant,
     /// The addresses at which nodes were reached, the latest first.
     recent: BTreeMap<NodeName, VecDeque<SocketAddr>>,
     /// The other reachable nodes.
@@ -212,6 +217,8 @@ impl Node {
             broken: Vec::new(),
             accepted: TokenBucket::new(),
             outgoing: BTreeMap::new(),
+            choice: AutoConnect::default(),
+            choose_at: now,
             recent: BTreeMap::new(),
             peers: BTreeMap::new(),
             by_id: HashMap::from([(own.id(), own.clone())]),
@@ -227,7 +234,7 @@ impl Node {
         };
         let connect_to = std::mem::take(&mut node.config.connect_to);
         for name in &connect_to {
-            node.add_outgoing(name);
+            node.add_outgoing(name, false);
         }
         node.config.connect_to = connect_to;
         node

@@ -25,6 +25,8 @@ const MAX_ADDRESSES: usize = 64;
 /// A node that this node keeps a connection with.
 #[derive(Debug)]
 pub(super) struct Outgoing {
+    /// `AutoConnect` chose it.
+    pub(super) chosen: bool,
     state: State,
     backoff: Duration,
     /// The addresses to try in this round.
@@ -69,7 +71,7 @@ impl Node {
     pub fn connect(&mut self, now: Instant, node: &NodeName) {
         self.now = now;
         if *node != self.own {
-            self.add_outgoing(node);
+            self.add_outgoing(node, false);
             self.start_rounds();
         }
         self.finish();
@@ -78,6 +80,12 @@ impl Node {
     /// Closes the connection with a node, and no longer keeps one. Returns whether there was one.
     pub fn disconnect(&mut self, now: Instant, node: &NodeName) -> bool {
         self.now = now;
+        let known = self.drop_node(node);
+        self.finish();
+        known
+    }
+
+    pub(super) fn drop_node(&mut self, node: &NodeName) -> bool {
         let kept = self.outgoing.remove(node).is_some();
         let ids = self.connections.iter().filter(|(_, connection)| {
             connection.dialled.as_ref() == Some(node)
@@ -88,7 +96,6 @@ impl Node {
         for id in ids {
             self.close(id, CloseReason::Requested);
         }
-        self.finish();
         kept || connected
     }
 
@@ -119,7 +126,7 @@ impl Node {
         self.finish();
     }
 
-    pub(super) fn add_outgoing(&mut self, node: &NodeName) {
+    pub(super) fn add_outgoing(&mut self, node: &NodeName, chosen: bool) {
         if *node == self.own {
             return;
         }
@@ -128,8 +135,10 @@ impl Node {
         } else {
             State::Waiting(self.now)
         };
-        let outgoing = Outgoing { state, backoff: Duration::ZERO, addresses: VecDeque::new() };
-        self.outgoing.entry(node.clone()).or_insert(outgoing);
+        let (backoff, addresses) = (Duration::ZERO, VecDeque::new());
+        let outgoing = Outgoing { chosen, state, backoff, addresses };
+        let outgoing = self.outgoing.entry(node.clone()).or_insert(outgoing);
+        outgoing.chosen &= chosen;
     }
 
     /// Starts the rounds that are due.

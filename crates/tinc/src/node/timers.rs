@@ -33,6 +33,7 @@ impl Node {
             self.check_udp();
             self.check_sessions();
             self.keep_neighbours();
+            self.choose_connections();
         }
         self.start_rounds();
         self.release_held();

@@ -191,10 +191,32 @@ fn rekeys_lose_no_packets() {
     assert_eq!(world.hosts[2].delivered.len(), sent);
 }
 
+/// Section 8.5: nodes without a ConnectTo line choose connections, and keep them.
+#[test]
+fn nodes_choose_their_connections() {
+    let count = 7;
+    let mut world = World::new(6, &vec![Vec::new(); count], &Impairment::default());
+    world.run(secs(60));
+    world.assert_all_reachable("chosen connections");
+    let neighbours = |world: &World| -> Vec<usize> {
+        world.hosts.iter().map(|host| host.node.neighbours().count()).collect()
+    };
+    let before = neighbours(&world);
+    assert!(before.iter().all(|count| (3..=6).contains(count)), "{before:?}");
+    world.partition(&BTreeSet::from([0, 1]));
+    world.run(secs(120));
+    world.partition(&BTreeSet::new());
+    world.run(secs(120));
+    world.assert_all_reachable("after a partition");
+    let sends = world.sends;
+    world.run(secs(60));
+    assert!(world.sends - sends < 60 * count as u64, "few changes: {}", world.sends - sends);
+}
+
 /// Section 7.5: a restart in a net with many connections costs a bounded number of messages.
 #[test]
 fn a_restart_costs_a_bounded_number_of_messages() {
-    let count = 8;
+    let count = 8_usize;
     let all: Vec<Vec<usize>> = (0..count).map(|node| (0..node).collect()).collect();
     let mut world = World::new(5, &all, &Impairment::default());
     world.run(secs(30));

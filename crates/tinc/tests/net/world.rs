@@ -29,6 +29,8 @@ pub(crate) struct World {
     cut: BTreeSet<(usize, usize)>,
     /// The pairs of hosts that can reach each other by TCP only.
     pub(crate) no_udp: BTreeSet<(usize, usize)>,
+    /// Whether nodes choose connections by themselves.
+    auto_connect: bool,
     /// The number of blocks of bytes that were sent by TCP.
     pub(crate) sends: u64,
 }
@@ -71,7 +73,7 @@ fn pair(a: usize, b: usize) -> (usize, usize) {
 }
 
 impl World {
-    /// Creates nodes that connect to the given ones, from a seed.
+    /// Creates nodes that connect to the given ones, from a seed. If there are none, they choose by themselves.
     pub(crate) fn new(seed: u64, connect_to: &[Vec<usize>], impairment: &Impairment) -> Self {
         let mut bytes = [0; 32];
         bytes[..8].copy_from_slice(&seed.to_be_bytes());
@@ -93,6 +95,7 @@ impl World {
             ends: BTreeMap::new(),
             cut: BTreeSet::new(),
             no_udp: BTreeSet::new(),
+            auto_connect: connect_to.iter().all(Vec::is_empty),
             sends: 0,
         };
         for (host, targets) in connect_to.iter().enumerate() {
@@ -114,6 +117,7 @@ impl World {
         });
         let server = ServerConfig {
             connect_to: connect_to.iter().map(|other| name(*other)).collect(),
+            auto_connect: self.auto_connect,
             ..ServerConfig::default()
         };
         let config = NodeConfig {

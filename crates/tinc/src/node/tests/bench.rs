@@ -82,7 +82,7 @@ impl Bench {
         let mut config = NodeConfig {
             name: name("alice"),
             key: key("alice"),
-            server: ServerConfig::default(),
+            server: ServerConfig { auto_connect: false, ..ServerConfig::default() },
             hosts: hosts.collect(),
             udp_port: 655,
             learn_keys: true,
