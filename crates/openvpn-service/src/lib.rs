@@ -8,6 +8,7 @@ mod log_events;
 mod log_limits;
 mod metrics;
 mod release_memory;
+mod report;
 mod service;
 mod sessions;
 mod sockets;
@@ -29,7 +30,8 @@ pub use adit_dataplane::{Relay, StreamOptions};
 use adit_linux::udp::Fragmentation;
 pub use log_events::EventLog;
 pub use metrics::HandshakeStats;
-pub use service::{Service, server_drops, tun_report};
+pub use report::{server_drops, tun_report};
+pub use service::Service;
 pub use sessions::{Session, Sessions};
 pub use sockets::{listen, unbound};
 
@@ -40,7 +42,7 @@ use adit_runtime::fault::Fault;
 use adit_runtime::filter::{KnownNames, LiveFilter};
 use adit_runtime::host::HostPlan;
 use adit_runtime::instance::{EndReason, Reaction};
-use adit_runtime::metrics::Config as MetricsConfig;
+use adit_runtime::metrics::{Config as MetricsConfig, Samples};
 use adit_runtime::port_share::PortShare;
 use adit_runtime::signals::Signal;
 

@@ -7,9 +7,7 @@ use std::time::Duration;
 use adit_dataplane::{FilterConfig, PlaneConfig};
 use adit_engine::{PeerId, Transport};
 use adit_linux::tun::TunDevice;
-use adit_openvpn::server::{
-    Disconnect, MAX_HANDSHAKES, ServerCounters, ServerEngine, ServerEvent, UsedElsewhere,
-};
+use adit_openvpn::server::{Disconnect, MAX_HANDSHAKES, ServerEngine, ServerEvent, UsedElsewhere};
 use adit_openvpn::tls::ServerTls;
 use adit_openvpn_data::OpenVpnFormat;
 use tokio::sync::mpsc;
@@ -18,6 +16,7 @@ use super::log_events::log_overdue;
 use super::log_limits::is_logged;
 use super::metrics::{HandshakeStats, sample_peers};
 use super::release_memory::MemoryRelease;
+use super::report::{server_drops, tun_report};
 use super::sessions::Sessions;
 use super::sockets::{bind, listen};
 use super::{Command, Handle, Hooks, MacLimits, Options, Selector};
@@ -582,45 +581,9 @@ impl Running<'_> {
     }
 }
 
-/// Returns the counts of packets that a server's engine dropped or refused, by their names in a status report.
-pub fn server_drops(counters: &ServerCounters) -> [(&'static str, u64); 20] {
-    [
-        ("reset-limited", counters.resets_limited),
-        ("stranger-bad", counters.unauthenticated_bad),
-        ("stranger-unchecked", counters.unauthenticated_unchecked),
-        ("key-expired", counters.keys_expired),
-        ("cookie-bad", counters.cookies_bad),
-        ("cookie-used", counters.cookies_used),
-        ("cookie-forgotten", counters.cookies_forgotten),
-        ("start-limited", counters.starts_limited),
-        ("half-open-refused", counters.half_open_refused),
-        ("half-open-forgotten", counters.half_open_forgotten),
-        ("handshake-refused", counters.handshakes_refused),
-        ("held-excess", counters.held_excess),
-        ("control-bad", counters.session_bad),
-        ("control-delayed", counters.delayed),
-        ("control-excess", counters.messages_excess),
-        ("end-unconfirmed", counters.ended_unconfirmed),
-        ("replaced-untold", counters.replaced_unnotified),
-        ("stream-refused", counters.streams_refused),
-        ("stream-silent", counters.streams_silent),
-        ("stream-bad", counters.streams_bad),
-    ]
-}
-
 fn notes(applied: adit_runtime::host::ApplyOutcome) -> Vec<String> {
     match applied {
         adit_runtime::host::ApplyOutcome::Changed(notes) => notes,
         adit_runtime::host::ApplyOutcome::Same => Vec::new(),
     }
-}
-
-/// Returns the device, for a status report; `None` before it is set up.
-pub fn tun_report(host: &HostHandle) -> Option<TunReport> {
-    let (name, plan) = (host.device()?, host.plan()?);
-    Some(TunReport {
-        name: name.to_owned(),
-        mtu: u32::from(plan.mtu),
-        addresses: plan.addresses.iter().map(ToString::to_string).collect(),
-    })
 }
