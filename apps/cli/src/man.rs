@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 #[cfg(feature = "bridge")]
 use adit_app_bridge::BRIDGE_KEYS;
-use adit_app_server::{KEYS, OIDC_KEYS};
+use adit_app_server::{EVENT_KEYS, KEYS, OIDC_KEYS};
 use adit_runtime::fault::Fault;
 use adit_runtime::settings::Key;
 use clap::CommandFactory;
@@ -220,8 +220,13 @@ fn settings_page() -> String {
     );
     KEYS.iter().for_each(|key| page.push_str(&paragraph(key)));
     page.push_str(
-        ".SH \"SINGLE SIGN\\-ON\"\nThe keys of the section \\fB[oidc]\\fR, the last one in the file: the provider \
-         with which users log in in a browser.\n",
+        ".SH WEBHOOK\nThe keys of the section \\fB[events]\\fR, which comes after all other lines: the webhook that \
+         gets each event.\n",
+    );
+    EVENT_KEYS.iter().for_each(|key| page.push_str(&paragraph(key)));
+    page.push_str(
+        ".SH \"SINGLE SIGN\\-ON\"\nThe keys of the section \\fB[oidc]\\fR: the provider with which users log in in \
+         a browser.\n",
     );
     OIDC_KEYS.iter().for_each(|key| page.push_str(&paragraph(key)));
     page.push_str(
@@ -353,7 +358,7 @@ mod tests {
         write(&dir.path().join("man1")).unwrap();
         let page = std::fs::read_to_string(dir.path().join("man5/server.toml.5")).unwrap();
         assert!(page.starts_with(".TH server.toml 5 "), "{page}");
-        for key in KEYS.iter().chain(&OIDC_KEYS) {
+        for key in KEYS.iter().chain(&EVENT_KEYS).chain(&OIDC_KEYS) {
             let head = format!(".TP\n\\fB{}\\fR = ", escaped(key.name));
             assert!(page.contains(&head), "{} is missing in {page}", key.name);
         }

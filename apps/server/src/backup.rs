@@ -262,10 +262,7 @@ fn config_files(paths: &Paths, settings: &Settings) -> Result<(Files, Vec<PathBu
         named.extend(filter::sources(&path));
         named.push(path);
     }
-    if let Some(oidc) = &settings.oidc {
-        let own = [&oidc.client_secret_file, &oidc.ca_file].into_iter().flatten();
-        named.extend(own.map(|path| paths.config.join(path)));
-    }
+    named.extend(settings.request_files().map(|path| paths.config.join(path)));
     named.sort();
     named.dedup();
     let (mut files, mut left_out) = (BTreeMap::new(), Vec::new());

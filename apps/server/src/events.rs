@@ -1,14 +1,19 @@
-//! `on-event`: a program that is run for each event of the server, with a JSON object in the variable `ADIT_EVENT`.
+//! The events of a server, for the program of `on-event` and the webhook of `[events]`.
 //!
-//! Events wait in a bounded queue for a task of their own, so that a slow program delays neither clients nor the control thread. Events
-//! beyond the queue are dropped, and the next object counts them.
+//! A program gets a JSON object in the variable `ADIT_EVENT`. Events wait in a bounded queue for a task of their own, so that a
+//! slow receiver delays neither clients nor the control thread. Events beyond the queue are dropped, and the next object counts
+//! them.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use adit_runtime::clock::unix_time;
 use adit_runtime::fault::Fault;
 use adit_runtime::log;
+use adit_runtime::metrics::{Samples, table};
 use adit_runtime::paths::Paths;
 use adit_runtime::programs::{self, Call, Program, Setup, Variables};
 use serde::Serialize;
@@ -18,9 +23,10 @@ use tokio::time::timeout;
 
 use super::pam;
 use super::settings::Settings;
+use super::webhook::Webhook;
 
-/// The maximum number of events that wait.
-const QUEUE_LIMIT: usize = 256;
+/// The maximum number of events that wait for each receiver.
+pub(super) const QUEUE_LIMIT: usize = 256;
 
 /// How long a program may take for one event.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -71,7 +77,7 @@ impl Event {
     }
 }
 
-/// The object that a program gets.
+/// The object that a receiver gets.
 #[derive(Debug, Serialize)]
 struct Object<'a> {
     /// The time in seconds since 1970.
@@ -83,6 +89,24 @@ struct Object<'a> {
     /// The number of events that were dropped before this one.
     #[serde(skip_serializing_if = "is_zero")]
     dropped: u64,
+}
+
+/// An event in a queue.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Waiting {
+    /// The time of the event, in seconds since 1970.
+    pub(super) time: u64,
+    /// The number of events that were dropped before it.
+    pub(super) dropped: u64,
+    pub(super) event: Event,
+}
+
+impl Waiting {
+    /// Returns the object, with another number of dropped events.
+    pub(super) fn object(&self, server: &str, dropped: u64) -> String {
+        let object = Object { time: self.time, server, event: &self.event, dropped };
+        serde_json::to_string(&object).unwrap_or_default()
+    }
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
@@ -111,63 +135,129 @@ fn program(paths: &Paths, settings: &Settings) -> Option<Program> {
     Some(Program { path: path.to_string_lossy().into_owned(), args: Vec::new() })
 }
 
-/// The events of a running server.
+/// What became of a receiver's events.
 #[derive(Debug, Default)]
-pub(super) struct Events {
-    queue: Option<mpsc::Sender<(u64, Event)>>,
-    task: Option<JoinHandle<()>>,
+pub(super) struct Counts {
+    pub(super) delivered: AtomicU64,
+    /// The receiver failed.
+    pub(super) failed: AtomicU64,
+    /// The queue was full.
+    dropped: AtomicU64,
+}
+
+/// The queue and the task of a receiver.
+#[derive(Debug)]
+struct Receiver {
+    /// The name in metrics and the log.
+    name: &'static str,
+    queue: Option<mpsc::Sender<Waiting>>,
+    task: JoinHandle<()>,
+    counts: Arc<Counts>,
+    /// The number of events that were dropped since the last one in the queue.
     dropped: u64,
 }
 
-impl Events {
-    /// Starts the task, if there is a program. Call it inside a tokio runtime.
-    pub(super) fn start(paths: &Paths, settings: &Settings) -> Self {
-        let Some(program) = program(paths, settings) else { return Self::default() };
+impl Receiver {
+    /// Starts the task that `deliver` returns.
+    fn start<F: Future<Output = ()> + Send + 'static>(
+        name: &'static str,
+        deliver: impl FnOnce(mpsc::Receiver<Waiting>, Arc<Counts>) -> F,
+    ) -> Self {
         let (queue, waiting) = mpsc::channel(QUEUE_LIMIT);
-        let task = tokio::spawn(deliver(program, settings.host.clone(), waiting));
-        Self { queue: Some(queue), task: Some(task), dropped: 0 }
+        let counts = Arc::new(Counts::default());
+        let task = tokio::spawn(deliver(waiting, Arc::clone(&counts)));
+        Self { name, queue: Some(queue), task, counts, dropped: 0 }
     }
 
-    /// Adds an event to the queue.
-    pub(super) fn send(&mut self, event: Event) {
+    fn send(&mut self, event: &Event) {
         let Some(queue) = &self.queue else { return };
-        match queue.try_send((self.dropped, event)) {
-            Ok(()) => self.dropped = 0,
-            Err(_) => {
-                if self.dropped == 0 {
-                    tracing::warn!("on-event: the program is too slow: events are dropped");
-                }
-                self.dropped = self.dropped.saturating_add(1);
+        let (time, dropped) = (unix_time().0, self.dropped);
+        if queue.try_send(Waiting { time, dropped, event: event.clone() }).is_ok() {
+            self.dropped = 0;
+            return;
+        }
+        if self.dropped == 0 {
+            tracing::warn!("events: the {} is too slow: events are dropped", self.name);
+        }
+        self.dropped = self.dropped.saturating_add(1);
+        self.counts.dropped.fetch_add(1, Relaxed);
+    }
+}
+
+/// The events of a running server.
+#[derive(Debug, Default)]
+pub(super) struct Events(Vec<Receiver>);
+
+impl Events {
+    /// Starts the tasks of the receivers. Call it inside a tokio runtime.
+    pub(super) fn start(paths: &Paths, settings: &Settings, webhook: Option<Webhook>) -> Self {
+        let mut receivers = Vec::new();
+        let server = &settings.host;
+        if let Some(program) = program(paths, settings) {
+            receivers.push(Receiver::start("program", |waiting, counts| {
+                run(program, server.clone(), waiting, counts)
+            }));
+        }
+        if let Some(webhook) = webhook {
+            receivers.push(Receiver::start("webhook", |waiting, counts| {
+                webhook.deliver(server.clone(), waiting, counts)
+            }));
+        }
+        Self(receivers)
+    }
+
+    /// Adds an event to the queues.
+    pub(super) fn send(&mut self, event: &Event) {
+        self.0.iter_mut().for_each(|receiver| receiver.send(event));
+    }
+
+    /// Adds the counters to the samples.
+    pub(super) fn measure(&self, samples: &mut Samples) {
+        for Receiver { name, counts, .. } in &self.0 {
+            for (result, count) in [
+                ("delivered", &counts.delivered),
+                ("failed", &counts.failed),
+                ("dropped", &counts.dropped),
+            ] {
+                samples.count(&table::EVENTS, [name, result], count.load(Relaxed));
             }
         }
     }
 
-    /// Waits for the events in the queue, but not for long.
+    /// Waits for the events in the queues, but not for long.
     pub(super) async fn finish(&mut self) {
-        self.queue = None;
-        if let Some(task) = self.task.take() {
-            let abort = task.abort_handle();
-            if timeout(FAREWELL, task).await.is_err() {
-                abort.abort();
+        self.0.iter_mut().for_each(|receiver| receiver.queue = None);
+        let tasks = async {
+            for receiver in &mut self.0 {
+                // A task that panicked has nothing left to do.
+                let _ = (&mut receiver.task).await;
             }
-        }
+        };
+        let _ = timeout(FAREWELL, tasks).await;
+        self.0.iter().for_each(|receiver| receiver.task.abort());
     }
 }
 
 /// Runs the program for each event, one after another.
-async fn deliver(program: Program, server: String, mut waiting: mpsc::Receiver<(u64, Event)>) {
+async fn run(
+    program: Program,
+    server: String,
+    mut queue: mpsc::Receiver<Waiting>,
+    counts: Arc<Counts>,
+) {
     let mut failed = false;
-    while let Some((dropped, event)) = waiting.recv().await {
-        let object = Object { time: unix_time().0, server: &server, event: &event, dropped };
-        let object = serde_json::to_string(&object).unwrap_or_default();
+    while let Some(waiting) = queue.recv().await {
+        let object = waiting.object(&server, waiting.dropped);
         let call = Call {
             program: program.clone(),
-            args: vec![event.name().to_owned()],
+            args: vec![waiting.event.name().to_owned()],
             env: vec![("PATH".into(), PATH.into()), (VARIABLE.into(), object)],
             files: Vec::new(),
             timeout: Some(LIMIT),
         };
         let status = programs::run(call).await.status;
+        let count = if status.is_success() { &counts.delivered } else { &counts.failed };
+        count.fetch_add(1, Relaxed);
         // A program that keeps failing is reported once.
         if !status.is_success() && !failed {
             let status = log::clean(&format!("{status:?}"));
@@ -187,31 +277,46 @@ mod tests {
 
     #[test]
     fn an_event_is_one_object_with_its_name() {
-        let event = refused();
-        let object = Object { time: 7, server: "vpn", event: &event, dropped: 0 };
+        let waiting = Waiting { time: 7, dropped: 0, event: refused() };
         assert_eq!(
-            serde_json::to_string(&object).unwrap(),
+            waiting.object("vpn", 0),
             r#"{"time":7,"server":"vpn","event":"client-refused","name":"a","from":"h","reason":"r"}"#
         );
-        let object = Object { dropped: 2, ..object };
-        assert!(serde_json::to_string(&object).unwrap().ends_with(r#""dropped":2}"#));
-        let value = serde_json::to_value(&event).unwrap();
-        assert_eq!(value["event"], event.name());
+        assert!(waiting.object("vpn", 2).ends_with(r#""dropped":2}"#));
+        let value = serde_json::to_value(refused()).unwrap();
+        assert_eq!(value["event"], refused().name());
     }
 
-    #[test]
-    fn events_beyond_the_queue_are_dropped_and_counted() {
+    #[tokio::test]
+    async fn events_beyond_the_queue_are_dropped_and_counted() {
         let (queue, mut waiting) = mpsc::channel(1);
-        let mut events = Events { queue: Some(queue), task: None, dropped: 0 };
+        let task = tokio::spawn(async {});
+        let receiver = Receiver {
+            name: "program",
+            queue: Some(queue),
+            task,
+            counts: Arc::default(),
+            dropped: 0,
+        };
+        let mut events = Events(vec![receiver]);
         for _ in 0..3 {
-            events.send(refused());
+            events.send(&refused());
         }
-        assert_eq!(events.dropped, 2);
-        assert_eq!(waiting.try_recv().unwrap(), (0, refused()));
-        events.send(refused());
-        assert_eq!(waiting.try_recv().unwrap(), (2, refused()));
-        // Without a program, nothing is kept.
-        Events::default().send(refused());
+        let mut dropped = || waiting.try_recv().unwrap().dropped;
+        assert_eq!(dropped(), 0);
+        events.send(&refused());
+        assert_eq!(dropped(), 2);
+        events.send(&refused());
+        assert_eq!(dropped(), 0, "they are counted once");
+        let mut samples = Samples::default();
+        events.measure(&mut samples);
+        let text = samples.text();
+        assert!(
+            text.contains("adit_events_total{receiver=\"program\",result=\"dropped\"} 2\n"),
+            "{text}"
+        );
+        // Without a receiver, nothing is kept.
+        Events::default().send(&refused());
     }
 
     #[test]

@@ -125,10 +125,7 @@ impl Duty for ServerHelper {
         };
         policy.sockets.listen = listeners.iter().map(|l| (l.transport, l.bind)).collect();
         policy.programs = events::setup(&paths, &settings)?;
-        if let Some(oidc) = &settings.oidc {
-            let own = [&oidc.client_secret_file, &oidc.ca_file].into_iter().flatten();
-            policy.readable.extend(own.map(|path| paths.config.join(path)));
-        }
+        policy.readable.extend(settings.request_files().map(|path| paths.config.join(path)));
         if let Some(path) = filter_file(&paths, &settings) {
             policy.add_rules(&path);
         }

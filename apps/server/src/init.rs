@@ -167,6 +167,7 @@ fn choose(choices: &NewServer, notes: &mut Vec<String>) -> Result<Settings, Faul
         filter: filter(choices, notes)?,
         pam_service: "adit".into(),
         on_event: None,
+        events: None,
         oidc: None,
         metrics: None,
     };

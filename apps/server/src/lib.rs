@@ -12,10 +12,12 @@ pub mod clients;
 pub mod demo;
 pub mod doctor;
 mod engine_config;
+mod event_settings;
 mod events;
 mod firewall;
 mod helper_duty;
 mod host_state;
+mod http;
 mod init;
 mod leases;
 mod leftover;
@@ -38,16 +40,18 @@ mod testing;
 mod up;
 mod usage;
 pub mod users;
+mod webhook;
 
 #[doc(hidden)]
 pub use login::fuzz_single_sign_on;
 
+pub use event_settings::EventSettings;
 pub use helper_duty::SERVER;
 pub use host_state::running;
 pub use init::{InitOutcome, NewServer, init};
 pub use oidc_settings::OidcSettings;
 pub use serve::{OnReady, ReadyReport, check, run};
 pub use settings::{Listen, Login, Nat, Reach, Settings};
-pub use settings_keys::{KEYS, OIDC_KEYS};
+pub use settings_keys::{EVENT_KEYS, KEYS, OIDC_KEYS};
 pub use status::{Overview, ReloadOutcome, kick, reload, status};
 pub use up::{Step, UpOptions, up};

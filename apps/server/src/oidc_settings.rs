@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::login::https_url;
+use super::http::https_url;
 use super::settings::checked_path;
 
 /// The maximum number of `scopes`.

@@ -24,6 +24,7 @@ use super::privileges::{self, HostChanges};
 use super::selftest;
 use super::settings::{Login, Settings};
 use super::sites::SiteRules;
+use super::webhook::Webhook;
 use adit_openvpn_service::{
     Handle, Hooks, MacLimits, Options, Selector, Service, Session, Sessions, SocketTuning,
 };
@@ -33,6 +34,7 @@ use adit_runtime::driver::Endpoint;
 use adit_runtime::fault::Fault;
 use adit_runtime::filter::{KnownNames, LiveFilter};
 use adit_runtime::log;
+use adit_runtime::metrics::Samples;
 use adit_runtime::netinfo;
 use adit_runtime::paths::Paths;
 use adit_runtime::say;
@@ -107,6 +109,7 @@ async fn serve(
     authority.set_sites(rules.clone());
     authority.sso.configure(paths, &settings)?;
     authority.set_pam_service(&settings.pam_service);
+    let webhook = Webhook::open(paths, &settings)?;
     let options = Options {
         engine: engine_config::config(&settings, &store, &rules, &leases.all())?,
         listeners: engine_config::listeners(&settings.listen, netinfo::has_ipv6()),
@@ -126,7 +129,7 @@ async fn serve(
     let service = Service::start(options).await?;
     let notifier = Notifier::from_env().ok().flatten();
     host_state.drop_privileges(paths, &settings)?;
-    let events = Events::start(paths, &settings);
+    let events = Events::start(paths, &settings, webhook);
     let mut owner = ServerHooks {
         paths: paths.clone(),
         events,
@@ -262,7 +265,7 @@ impl Hooks for ServerHooks<'_> {
                 }
             }
             ServerEvent::Refused(link, identity, reason) => {
-                self.events.send(Event::ClientRefused {
+                self.events.send(&Event::ClientRefused {
                     name: log::clean(&identity.common_name),
                     from: link.remote().to_string(),
                     reason: log::clean(&reason.to_string()),
@@ -272,7 +275,7 @@ impl Hooks for ServerHooks<'_> {
                 self.counted.remove(peer);
                 let owner = self.sessions.remove(peer);
                 let name = owner.map(|owner| owner.name).unwrap_or_default();
-                self.events.send(Event::ClientDisconnected {
+                self.events.send(&Event::ClientDisconnected {
                     name: log::clean(&name),
                     reason: log::clean(&reason.to_string()),
                     received: traffic.rx_bytes,
@@ -306,7 +309,7 @@ impl Hooks for ServerHooks<'_> {
         let ends: Vec<(u32, String)> = ends.collect();
         for (peer, reason) in &ends {
             let owner = self.sessions.get(&PeerId(*peer));
-            self.events.send(Event::LimitReached {
+            self.events.send(&Event::LimitReached {
                 name: log::clean(owner.map(|owner| owner.name.as_str()).unwrap_or_default()),
                 reason: log::clean(reason),
             });
@@ -351,6 +354,10 @@ impl Hooks for ServerHooks<'_> {
         Some(CertificateReport { whose, not_after, days_left })
     }
 
+    fn measure(&self, samples: &mut Samples) {
+        self.events.measure(samples);
+    }
+
     fn reloaded(&mut self) -> ReloadReport {
         std::mem::take(&mut self.reloaded)
     }
@@ -378,7 +385,7 @@ impl Hooks for ServerHooks<'_> {
 
     fn reload(&mut self, handle: &Handle) -> Result<Option<ServerTls>, Fault> {
         self.read_again(handle).inspect_err(|fault| {
-            self.events.send(Event::ReloadFailed { reason: log::clean(&fault.to_string()) });
+            self.events.send(&Event::ReloadFailed { reason: log::clean(&fault.to_string()) });
         })
     }
 }
@@ -386,7 +393,7 @@ impl Hooks for ServerHooks<'_> {
 impl ServerHooks<'_> {
     fn report_connected(&mut self, client: &ClientInfo) {
         let addresses = [client.ipv4.map(IpAddr::V4), client.ipv6.map(IpAddr::V6)];
-        self.events.send(Event::ClientConnected {
+        self.events.send(&Event::ClientConnected {
             name: log::clean(&client.identity.common_name),
             user: client.username.as_deref().map(log::clean),
             from: client.link.remote().to_string(),
@@ -403,7 +410,7 @@ impl ServerHooks<'_> {
         for report in [self.certificate(), self.client_certificate()].into_iter().flatten() {
             if report.days_left < SOON {
                 let (whose, days_left) = (report.whose, report.days_left);
-                self.events.send(Event::CertificateExpires { whose, days_left });
+                self.events.send(&Event::CertificateExpires { whose, days_left });
             }
         }
     }
@@ -529,6 +536,7 @@ impl ServerHooks<'_> {
             ("workers", fresh.workers != old.workers),
             ("pam-service", fresh.pam_service != old.pam_service),
             ("on-event", fresh.on_event != old.on_event),
+            ("[events]", fresh.events != old.events),
             ("user", fresh.user != old.user),
             ("metrics", fresh.metrics != old.metrics),
             ("filter", fresh.filter.is_some() != old.filter.is_some()),

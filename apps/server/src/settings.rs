@@ -7,6 +7,7 @@ use adit_engine::Transport;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
 
+use super::event_settings::EventSettings;
 use super::oidc_settings::OidcSettings;
 use super::settings_keys;
 use adit_runtime::fault::{Fault, file_fault};
@@ -63,6 +64,8 @@ pub struct Settings {
     pub pam_service: String,
     /// The program that is run for each event. A relative path is relative to `server.toml`.
     pub on_event: Option<PathBuf>,
+    /// The webhook that gets each event.
+    pub events: Option<EventSettings>,
     /// The provider with which users log in in a browser.
     pub oidc: Option<OidcSettings>,
     /// Where metrics are served.
@@ -278,7 +281,9 @@ struct Raw {
     metrics: Option<MetricsConfig>,
     #[serde(default)]
     on_event: Option<String>,
-    // A table comes after all other keys.
+    // Tables come after all other keys.
+    #[serde(default)]
+    events: Option<EventSettings>,
     #[serde(default)]
     oidc: Option<OidcSettings>,
 }
@@ -342,6 +347,7 @@ impl TryFrom<Raw> for Settings {
             filter: raw.filter.as_deref().map(checked_filter).transpose()?,
             pam_service: checked_service(raw.pam_service)?,
             on_event: raw.on_event.as_deref().map(checked_program).transpose()?,
+            events: raw.events.map(EventSettings::checked).transpose()?,
             oidc: raw.oidc.map(OidcSettings::checked).transpose()?,
             metrics: raw.metrics,
         })
@@ -373,6 +379,7 @@ impl From<Settings> for Raw {
             filter: settings.filter.map(|path| path.to_string_lossy().into_owned()),
             pam_service: settings.pam_service,
             on_event: settings.on_event.map(|path| path.to_string_lossy().into_owned()),
+            events: settings.events,
             oidc: settings.oidc,
             metrics: settings.metrics,
         }
@@ -467,7 +474,7 @@ fn checked_service(name: String) -> Result<String, String> {
 fn checked_program(path: &str) -> Result<PathBuf, String> {
     if path.contains("://") {
         return Err(format!(
-            "on-event = {path:?} is not a program: name one, for example a script that calls curl"
+            "on-event = {path:?} is not a program: for a webhook, write a section [events] with url = {path:?}"
         ));
     }
     checked_path("on-event", path)
@@ -529,6 +536,13 @@ impl Settings {
         toml::from_str(text).map_err(|error| Fault::in_toml(path, text, &error))
     }
 
+    /// Returns the files that requests to the provider and the webhook need.
+    pub(super) fn request_files(&self) -> impl Iterator<Item = &PathBuf> {
+        let oidc = self.oidc.as_ref().map(|oidc| [&oidc.client_secret_file, &oidc.ca_file]);
+        let events = self.events.as_ref().map(|events| [&events.header_file, &events.ca_file]);
+        oidc.into_iter().chain(events).flatten().flatten()
+    }
+
     /// Formats the file, with a comment for every key.
     pub fn to_toml(&self) -> String {
         settings_keys::render(self)
@@ -558,6 +572,7 @@ mod tests {
             filter: None,
             pam_service: default_pam_service(),
             on_event: None,
+            events: None,
             oidc: None,
             metrics: None,
         }
@@ -618,7 +633,7 @@ mod tests {
             ("user = \"\"", "write user = \"adit\""),
             ("user = \"a b\"", "write user = \"adit\""),
             ("pam-service = \"../x\"", "/etc/pam.d"),
-            ("on-event = \"https://hooks.example.net\"", "a script that calls curl"),
+            ("on-event = \"https://hooks.example.net\"", "a section [events]"),
             ("pam-service = \"\"", "pam-service = \"adit\""),
             ("user = \"root\"", "write user = \"adit\""),
             ("filter = 'a\"b'", "not a path"),

@@ -4,36 +4,48 @@ use std::fmt::{Display, Write};
 
 use adit_runtime::settings::Key;
 
+use super::event_settings::EventSettings;
 use super::oidc_settings::OidcSettings;
 use super::settings::{Nat, Reach, Settings};
 
 /// Formats the file. It contains every key, so that an operator need not look up names.
 pub(super) fn render(settings: &Settings) -> String {
     let mut text = String::from(HEAD);
-    for key in &KEYS {
-        text.push('\n');
-        for row in key.comment.lines() {
-            let _ = writeln!(text, "# {row}");
-        }
-        let _ = match value(settings, key.name) {
-            Some(value) => writeln!(text, "{} = {value}", key.name),
-            None => writeln!(text, "# {} = {}", key.name, key.example),
-        };
-    }
+    render_keys(&mut text, &KEYS, |key| value(settings, key));
+    text.push_str(EVENTS_HEAD);
+    let events = settings.events.as_ref();
+    text.push_str(if events.is_some() { "[events]\n" } else { "# [events]\n" });
+    render_keys(&mut text, &EVENT_KEYS, |key| event_value(events?, key));
     text.push_str(OIDC_HEAD);
     let oidc = settings.oidc.as_ref();
     text.push_str(if oidc.is_some() { "[oidc]\n" } else { "# [oidc]\n" });
-    for key in &OIDC_KEYS {
+    render_keys(&mut text, &OIDC_KEYS, |key| oidc_value(oidc?, key));
+    text
+}
+
+/// Formats keys with their comments. A key without a value is commented out.
+fn render_keys(text: &mut String, keys: &[Key], value: impl Fn(&str) -> Option<String>) {
+    for key in keys {
         text.push('\n');
         for row in key.comment.lines() {
             let _ = writeln!(text, "# {row}");
         }
-        let _ = match oidc.and_then(|oidc| oidc_value(oidc, key.name)) {
+        let _ = match value(key.name) {
             Some(value) => writeln!(text, "{} = {value}", key.name),
             None => writeln!(text, "# {} = {}", key.name, key.example),
         };
     }
-    text
+}
+
+/// Formats a value of the section `[events]`; `None` if it has none.
+fn event_value(events: &EventSettings, key: &str) -> Option<String> {
+    Some(match key {
+        "url" => quoted(&events.url),
+        "header-file" => quoted(events.header_file.as_ref()?.display()),
+        "ca-file" => quoted(events.ca_file.as_ref()?.display()),
+        "plain-http" => events.plain_http.to_string(),
+        _ => return None,
+    })
 }
 
 /// Formats a value of the section `[oidc]`; `None` if it has none.
@@ -97,7 +109,7 @@ const HEAD: &str = "\
 # The settings of this VPN server. Edit, then: adit reload
 # `adit reload` prints which changes took effect, and which need a restart: `listen`, `network`,
 # `network6`, `device`, `mtu`, `workers`, `user`, `client-to-client`, `pam-service`, `metrics`,
-# `on-event`, and a filter where there was none.
+# `on-event`, `[events]`, and a filter where there was none.
 # Clients with adit, or openvpn from 2.7 on, get new routes and name servers at once, others
 # when they connect again. Profiles keep the host and ports that they were made with; see
 # adit server client remotes
@@ -280,9 +292,50 @@ The name of the tunnel's network device.",
     },
 ];
 
+const EVENTS_HEAD: &str = "
+# A webhook that gets each event of `on-event` as a JSON object. Sections such as this one come
+# after all other lines.
+";
+
+/// The keys of the section `[events]`, in the order of the file.
+pub const EVENT_KEYS: [Key; 4] = [
+    Key {
+        name: "url",
+        comment: "\
+Where to send each event: an https URL, or an http URL of this machine.",
+        example: r#""https://hooks.example.net/adit""#,
+        default: None,
+        restart: true,
+    },
+    Key {
+        name: "header-file",
+        comment: "\
+A file whose first line is sent in the head of each request, for example
+Authorization: Bearer SECRET. A relative path is relative to this file's folder.",
+        example: r#""hook.header""#,
+        default: Some("none"),
+        restart: true,
+    },
+    Key {
+        name: "ca-file",
+        comment: "\
+The authorities for the webhook's certificate in PEM. Without this line, those of this machine.",
+        example: r#""hook-ca.pem""#,
+        default: Some("those of this machine"),
+        restart: true,
+    },
+    Key {
+        name: "plain-http",
+        comment: "\
+true: an http URL may name another machine. Anyone on the way can read and change events.",
+        example: "true",
+        default: Some("false"),
+        restart: true,
+    },
+];
+
 const OIDC_HEAD: &str = "
-# Single sign-on: where users log in in a browser, with login = \"certificate+oidc\". This section
-# must be the last one in the file.
+# Single sign-on: where users log in in a browser, with login = \"certificate+oidc\".
 ";
 
 /// The keys of the section `[oidc]`, in the order of the file.
@@ -407,8 +460,13 @@ mod tests {
             .filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |"))
             .map(|row| row.split(" | ").map(|cell| cell.replace('`', "")).collect())
             .collect();
-        for key in KEYS.iter().chain(&OIDC_KEYS) {
-            let row = rows.iter().find(|row| row.first().is_some_and(|cell| cell == key.name));
+        for (key, nth) in KEYS.iter().chain(&OIDC_KEYS).map(|key| (key, 0)).chain(
+            // The webhook's table comes after that of the provider, which has a `ca-file` too.
+            EVENT_KEYS.iter().map(|key| (key, usize::from(key.name == "ca-file"))),
+        ) {
+            let mut named =
+                rows.iter().filter(|row| row.first().is_some_and(|cell| cell == key.name));
+            let row = named.nth(nth);
             let Some([_, default, example, takes_effect]) = row.map(Vec::as_slice) else {
                 panic!("{} has no row of four cells", key.name);
             };
@@ -447,6 +505,29 @@ mod tests {
             if let (Some(default), Some(value)) = (key.default, oidc_value(&base, key.name))
                 && !required(key.name)
             {
+                assert_eq!(value, default, "{}", key.name);
+            }
+        }
+    }
+
+    #[test]
+    fn every_key_of_the_webhook_is_in_the_table_and_its_example_and_default_can_be_read() {
+        let base = EventSettings::new("https://a/");
+        let full = EventSettings {
+            header_file: Some("a".into()),
+            ca_file: Some("a".into()),
+            ..base.clone()
+        };
+        for line in toml::to_string(&full).unwrap().lines() {
+            let name = line.split_once(" = ").unwrap().0;
+            assert!(EVENT_KEYS.iter().any(|key| key.name == name), "{name} is not in the table");
+        }
+        for key in &EVENT_KEYS {
+            let url = if key.name == "url" { "" } else { "url = \"https://a/\"\n" };
+            let text = format!("[events]\n{url}{} = {}\n", key.name, key.example);
+            let read = settings(&text).events.unwrap();
+            assert_eq!(event_value(&read, key.name).as_deref(), Some(key.example), "{}", key.name);
+            if let (Some(default), Some(value)) = (key.default, event_value(&base, key.name)) {
                 assert_eq!(value, default, "{}", key.name);
             }
         }

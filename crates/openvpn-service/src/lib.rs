@@ -316,6 +316,11 @@ pub trait Hooks {
         None
     }
 
+    /// Adds samples of its own to the metrics.
+    fn measure(&self, samples: &mut Samples) {
+        let _ = samples;
+    }
+
     /// Returns the client certificate that expires first, for `adit status`.
     fn client_certificate(&self) -> Option<CertificateReport> {
         None

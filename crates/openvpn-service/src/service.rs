@@ -356,6 +356,7 @@ impl Instance for Running<'_> {
         samples.count(&table::QUEUE_LIMIT, ["handshakes"], MAX_HANDSHAKES as u64);
         self.driver.measure(samples);
         self.driver.backend().measure(samples);
+        self.hooks.measure(samples);
         if let Some(filter) = &self.filter {
             filter.measure(samples);
         }

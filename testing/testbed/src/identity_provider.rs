@@ -235,7 +235,7 @@ impl IdentityProvider {
         state.requests.iter().filter(|request| request.split(' ').next() == Some(path)).count()
     }
 
-    /// Returns all requests so far, each as its path, its credentials and its form.
+    /// Returns all requests so far, each as its path, its credentials and its form or object.
     pub fn log(&self) -> Vec<String> {
         self.shared.state().requests.clone()
     }
@@ -271,6 +271,8 @@ impl Shared {
                 let other = json!({ "kty": "unknown", "kid": kid });
                 (200, json!({ "keys": [other, state.key.jwk(&kid)] }))
             }
+            // It is also the webhook of a server.
+            "/hook" => (200, json!({})),
             "/device" | "/token" if !request.proves(&behaviour) => {
                 (401, json!({ "error": "invalid_client" }))
             }
@@ -347,7 +349,7 @@ fn merged(object: Value, changes: &Value) -> Value {
 
 struct Request {
     path: String,
-    /// The user name and password, as sent.
+    /// The user name and password, or other credentials as sent.
     credentials: String,
     form: String,
 }
@@ -369,9 +371,11 @@ impl Request {
                     field("content-length").and_then(|text| text.parse().ok()).unwrap_or(0);
                 if body.len() >= length {
                     let path = head.split(' ').nth(1)?.to_owned();
-                    let basic = field("authorization").and_then(|text| text.strip_prefix("Basic "));
-                    let credentials = basic.and_then(|text| STANDARD.decode(text).ok());
-                    let credentials = String::from_utf8(credentials.unwrap_or_default()).ok()?;
+                    let sent = field("authorization").unwrap_or_default();
+                    let credentials = match sent.strip_prefix("Basic ") {
+                        Some(basic) => String::from_utf8(STANDARD.decode(basic).ok()?).ok()?,
+                        None => sent.to_owned(),
+                    };
                     return Some(Self { path, credentials, form: body.to_owned() });
                 }
             }

@@ -299,16 +299,15 @@ fn a_server_in_the_background_is_started_shown_and_stopped() {
     assert!(!server.adit("server status").0);
 
     // Wrong settings are reported at once, and those that only the server finds as soon as it has ended.
-    let file = server.dir.path().join("vpn/server.toml");
-    let settings = fs::read_to_string(&file).unwrap();
-    fs::write(&file, format!("{settings}\ncolour = 1\n")).unwrap();
+    server.edit_settings("\ndns = ", "\ncolour = 1\ndns = ");
     let (started, text) = server.adit("server start");
     assert!(!started && text.contains("colour"), "{text}");
-    fs::write(&file, settings.replace("udp/1194", "udp/203.0.113.77:1194")).unwrap();
+    server.edit_settings("\ncolour = 1\n", "\n");
+    server.edit_settings("[\"udp/1194\"]", "[\"udp/203.0.113.77:1194\"]");
     let (started, text) = server.adit("server start");
     assert!(!started && text.contains("203.0.113.77"), "{text}");
     assert_eq!(status()["state"], "stopped");
-    fs::write(&file, settings).unwrap();
+    server.edit_settings("udp/203.0.113.77:1194", "udp/1194");
 
     // One in the foreground is neither started twice nor forgotten.
     let mut foreground = server.run();

@@ -61,10 +61,8 @@ fn server(login: &str, rules: impl FnOnce(&Path, &Path) -> String) -> Server {
     assert!(copied.unwrap().success());
     fs::create_dir_all(etc.join("pam.d")).unwrap();
     fs::write(etc.join("pam.d/vpn"), rules(dir, &etc)).unwrap();
-    let file = dir.join("vpn/server.toml");
-    let text = fs::read_to_string(&file).unwrap();
-    let text = text.replace("login = \"certificate\"", &format!("login = \"{login}\""));
-    fs::write(&file, text.replace("pam-service = \"adit\"", "pam-service = \"vpn\"")).unwrap();
+    server.edit_settings("\nlogin = \"certificate\"", &format!("\nlogin = \"{login}\""));
+    server.edit_settings("pam-service = \"adit\"", "pam-service = \"vpn\"");
     server
 }
 

@@ -19,14 +19,6 @@ fn adit(server: &Server, ns: &NetNs, line: &str) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8(said).unwrap())
 }
 
-/// Returns the ids of the sessions on a server.
-fn sessions(server: &Server) -> Vec<u64> {
-    let (_, text) = server.adit("status --json");
-    let reports: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
-    let peers = reports[0]["peers"].as_array().cloned().unwrap_or_default();
-    peers.iter().filter_map(|peer| peer["id"].as_u64()).collect()
-}
-
 #[test]
 fn a_check_leaves_a_running_session_of_the_same_profile_alone() {
     adit_testbed::needs_root!();
@@ -36,7 +28,7 @@ fn a_check_leaves_a_running_session_of_the_same_profile_alone() {
     let running = server.run();
     let client = server.connect(&ns, "ann");
     server.await_connected(&["ann"]);
-    let before = sessions(&server);
+    let before = server.sessions();
     // A client with its own directory for the socket is found with the same `--dir`.
     let (_, said) = adit(&server, &ns, "status --dir run-ann");
     assert!(said.contains("client ann: running"), "{said}");
@@ -45,7 +37,7 @@ fn a_check_leaves_a_running_session_of_the_same_profile_alone() {
         let (code, said) = adit(&server, place, "connect --check ann.ovpn");
         assert_eq!(code, Some(0), "{said}");
         assert!(said.contains("ok    data") && said.contains("ok    MTU"), "{said}");
-        until("the check is gone", || sessions(&server) == before);
+        until("the check is gone", || server.sessions() == before);
         assert!(answers(&ns, "10.73.0.1"));
     }
     assert!(!client.log().contains("retrying"), "{}", client.log());
@@ -210,11 +202,8 @@ fn a_reload_says_what_it_did_and_whose_profiles_are_old() {
     server.await_connected(&["ann"]);
     let (ok, said) = server.adit("reload");
     assert!(ok && !said.contains("restart") && !said.contains("out of date"), "{said}");
-    let file = server.dir.path().join("vpn/server.toml");
-    let text = fs::read_to_string(&file).unwrap();
-    let text =
-        text.replace("\"udp/1194\"", "\"udp/443\"").replace("dns = []", "dns = [\"9.9.9.9\"]");
-    fs::write(&file, text).unwrap();
+    server.edit_settings("[\"udp/1194\"]", "[\"udp/443\"]");
+    server.edit_settings("dns = []", "dns = [\"9.9.9.9\"]");
     let (ok, said) = server.adit("reload");
     assert!(ok, "{said}");
     for line in [

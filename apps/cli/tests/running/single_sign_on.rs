@@ -37,15 +37,13 @@ impl World {
         let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
         fs::set_permissions(vpn.join("oidc.secret"), private).unwrap();
         provider.change(|behaviour| behaviour.secret = Some("s3cret".into()));
-        let file = vpn.join("server.toml");
-        let text = fs::read_to_string(&file).unwrap();
-        let login = text.replace("login = \"certificate\"", "login = \"certificate+oidc\"");
+        server.edit_settings("\nlogin = \"certificate\"", "\nlogin = \"certificate+oidc\"");
         let section = format!(
             "[oidc]\nissuer = \"{}\"\nclient-id = \"adit\"\nclient-secret-file = \"oidc.secret\"\n\
              ca-file = \"sso-ca.pem\"\n",
             provider.issuer()
         );
-        fs::write(&file, login + &section).unwrap();
+        server.edit_settings("# [oidc]\n", &section);
         Self { server, provider }
     }
 

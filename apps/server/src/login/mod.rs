@@ -24,7 +24,7 @@ use zeroize::Zeroizing;
 
 use super::init::pki_fault;
 use limits::LoginLimits;
-pub(super) use oidc::{DeviceLogin, Provider, SsoError, SsoUser, https_url};
+pub(super) use oidc::{DeviceLogin, Provider, SsoError, SsoUser};
 pub(super) use sso_logins::{SsoLogin, SsoLogins};
 pub(super) use tokens::Tokens;
 use used_codes::CodeUse;

@@ -150,6 +150,8 @@ metrics! {
         "The duration of successful commits.";
     POSTGRES_ROWS: Counter "adit_postgres_rows" "" ["direction"]
         "Rows written to the database and read from it.";
+    EVENTS: Counter "adit_events" "" ["receiver", "result"]
+        "Events for the program of `on-event` and the webhook: delivered, failed, or dropped because its queue was full.";
     PROCESS_CPU: Counter "process_cpu_seconds" "seconds" []
         "CPU time of the process.";
     PROCESS_MEMORY: Gauge "process_resident_memory_bytes" "bytes" []
@@ -273,6 +275,7 @@ mod tests {
             "verdict",
             "handle",
             "path",
+            "receiver",
             "from",
             "to",
         ]);

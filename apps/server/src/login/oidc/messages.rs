@@ -16,7 +16,7 @@ use hyper::Uri;
 use serde::Deserialize;
 use zeroize::Zeroizing;
 
-use super::http::https_url;
+use crate::http::https_url;
 
 /// The maximum length of the URL that a user opens. It must fit into one message to the client, together with a few words.
 const MAX_URL: usize = 800;

@@ -11,12 +11,10 @@
 //!
 //! The server never sees the user's password, and needs no address that a browser can reach.
 
-mod http;
 mod id_token;
 mod messages;
 
 use std::collections::HashMap;
-use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -24,21 +22,16 @@ use adit_engine::Instant;
 use adit_engine::auth::{MAX_GROUPS, is_group_name};
 use adit_pki::user_name;
 use adit_runtime::clock;
-use adit_runtime::fault::{Fault, file_fault};
-use adit_runtime::helper::files;
+use adit_runtime::fault::Fault;
 use adit_runtime::paths::Paths;
 use hyper::Uri;
-use rustls::RootCertStore;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
 use serde_json::Value;
 use tokio::sync::Notify;
 use zeroize::Zeroizing;
 
 use super::shown;
+use crate::http::{self, Answer, HttpClient, https_url};
 use crate::oidc_settings::OidcSettings;
-pub(crate) use http::https_url;
-use http::{Answer, HttpClient};
 use id_token::{Claims, KeySet};
 use messages::{DeviceAuthorization, Metadata, Poll, error_text};
 
@@ -54,8 +47,6 @@ const KEYS_AGAIN: Duration = Duration::from_secs(30);
 const MAX_FAILURES: u32 = 5;
 /// The shortest time between two log lines about a provider that does not answer.
 const WARN_AGAIN: Duration = Duration::from_secs(60);
-/// The maximum length of the client's secret, in bytes.
-const MAX_SECRET: usize = 4096;
 
 /// A provider with which users log in.
 pub(crate) struct Provider {
@@ -168,28 +159,7 @@ impl Provider {
     /// Reads the files of the settings. Nothing is sent to the provider yet.
     pub(crate) fn open(paths: &Paths, settings: &OidcSettings) -> Result<Self, Fault> {
         let secret = read_secret(paths, settings)?;
-        let mut roots = RootCertStore::empty();
-        match settings.ca_file.as_deref() {
-            None => {
-                let found = rustls_native_certs::load_native_certs().certs;
-                roots.add_parsable_certificates(found);
-            }
-            Some(path) => {
-                let text = read(paths, path)?;
-                let found = CertificateDer::pem_slice_iter(&text).flatten();
-                roots.add_parsable_certificates(found);
-            }
-        }
-        if roots.is_empty() {
-            return Err(Fault::operator(match &settings.ca_file {
-                Some(path) => format!("{}: there is no certificate in PEM format", path.display()),
-                None => {
-                    "this machine has no certificate authorities for the provider: apt-get install \
-                         ca-certificates, or name a file in ca-file"
-                        .into()
-                }
-            }));
-        }
+        let roots = http::authorities(paths, settings.ca_file.as_deref(), "provider")?;
         let discovery =
             format!("{}/.well-known/openid-configuration", settings.issuer.trim_end_matches('/'));
         let discovery = https_url(&discovery).map_err(Fault::operator)?;
@@ -382,7 +352,7 @@ impl Provider {
             Some(secret) => basic = Some((client, secret.as_str())),
             None => {}
         }
-        self.http.post(url, &form, basic).await
+        self.http.post_form(url, &form, basic).await
     }
 
     /// Returns the error of a provider that does not work, and logs it, but not for each login.
@@ -409,28 +379,9 @@ fn remember<T>(known: &mut Option<Known<T>>, fetched: Result<T, String>) -> Resu
     }
 }
 
-/// Reads a file. A relative path is relative to the settings file.
-fn read(paths: &Paths, path: &Path) -> Result<Vec<u8>, Fault> {
-    let path = paths.config.join(path);
-    files::contents(&path).map_err(|error| file_fault("cannot read", &path, &error))
-}
-
 /// Reads the secret of the client, if it has one.
 fn read_secret(paths: &Paths, settings: &OidcSettings) -> Result<Option<Zeroizing<String>>, Fault> {
-    let Some(path) = settings.client_secret_file.as_deref() else { return Ok(None) };
-    let wrong = |why| Fault::operator(format!("{}: {why}", path.display()));
-    secret(read(paths, path)?).map(Some).map_err(wrong)
-}
-
-/// Returns the secret in the first line of a file.
-fn secret(text: Vec<u8>) -> Result<Zeroizing<String>, String> {
-    let text = Zeroizing::new(text);
-    let text = std::str::from_utf8(&text).map_err(|_| "the secret is not text".to_owned())?;
-    let line = text.lines().next().unwrap_or_default().trim();
-    if line.is_empty() || line.len() > MAX_SECRET {
-        return Err(format!("the first line must be the secret, up to {MAX_SECRET} bytes"));
-    }
-    Ok(Zeroizing::new(line.to_owned()))
+    settings.client_secret_file.as_deref().map(|path| http::read_secret(paths, path)).transpose()
 }
 
 /// Returns the user whom the claims of a valid token describe.
