@@ -366,6 +366,14 @@ pub(crate) fn network<N: FromStr>(text: &str) -> Result<N, String> {
     })
 }
 
+/// The option for the metrics of a running instance. Where there is a settings file, the option overrides it.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct ServeMetrics {
+    /// Serve metrics for Prometheus at unix:PATH or a port of this machine such as 127.0.0.1:9190
+    #[arg(long, value_name = "ADDRESS")]
+    pub metrics: Option<adit_runtime::metrics::Config>,
+}
+
 /// The option for the directories of an instance.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Location {
@@ -458,6 +466,9 @@ pub(crate) struct Run {
     pub workers: Option<u16>,
 
     #[command(flatten)]
+    pub serve: ServeMetrics,
+
+    #[command(flatten)]
     pub location: Location,
 }
 
@@ -473,6 +484,9 @@ pub(crate) struct Up {
 
     #[command(flatten)]
     pub choices: Choices,
+
+    #[command(flatten)]
+    pub serve: ServeMetrics,
 
     #[command(flatten)]
     pub location: Location,
@@ -527,9 +541,8 @@ pub(crate) struct Connect {
     #[arg(long, value_name = "NAME")]
     pub device: Option<String>,
 
-    /// Serve metrics for Prometheus at unix:PATH or a port of this machine such as 127.0.0.1:9190
-    #[arg(long, value_name = "ADDRESS")]
-    pub metrics: Option<adit_runtime::metrics::Config>,
+    #[command(flatten)]
+    pub serve: ServeMetrics,
 
     /// Print more log lines (repeatable)
     #[arg(long, short, action = clap::ArgAction::Count)]
@@ -769,7 +782,8 @@ mod tests {
             "adit server up --host h --full-tunnel --dns 9.9.9.9 --dns 2620:fe::fe",
             "adit server init --listen udp/1194 --listen tcp/10.0.0.1:443 --dry-run",
             "adit server init --network 10.3.0.0/24 --network6 fd00::/64 --route 10.9.0.0/16",
-            "adit server run --dir /tmp/x",
+            "adit server run --dir /tmp/x --metrics unix:/run/adit/server.metrics",
+            "adit server up --metrics 127.0.0.1:9190",
             "adit server client add a --days 30 --password --ip 10.3.0.9 -o -",
             "adit server user add alice --totp --group staff --client laptop",
             "adit server user add alice --password-stdin",

@@ -7,8 +7,9 @@ use adit_app_bridge::{
     BridgeOptions, LinkState, NeighbourArg, PortAddress, PortSpec, RouteArg, RoutedOptions,
 };
 use adit_runtime::fault::Fault;
-use adit_runtime::metrics::Config as MetricsConfig;
 use clap::{ArgGroup, Args, ValueEnum, ValueHint};
+
+use crate::args::ServeMetrics;
 
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("passes").required(true).args(["rules", "relay", "settings"]))]
@@ -92,9 +93,8 @@ pub(crate) struct Bridge {
     #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
 
-    /// Serve metrics for Prometheus at unix:PATH or a port of this machine such as 127.0.0.1:9190
-    #[arg(long, value_name = "ADDRESS")]
-    pub metrics: Option<MetricsConfig>,
+    #[command(flatten)]
+    pub serve: ServeMetrics,
 
     /// Print more log lines (repeatable)
     #[arg(short, long, action = clap::ArgAction::Count)]
@@ -130,7 +130,7 @@ fn chosen(options: Bridge) -> Result<BridgeOptions, Fault> {
     }
     let (Some(a), Some(b)) = (a, b) else { return Err(Fault::operator("name two ports")) };
     let Bridge { rules, routed, address, route, neighbour, workers, .. } = options;
-    let Bridge { mtu, share_with_host, link_state, name, user, metrics, .. } = options;
+    let Bridge { mtu, share_with_host, link_state, name, user, serve, .. } = options;
     let routed = routed.then_some(RoutedOptions {
         addresses: address,
         routes: route,
@@ -148,7 +148,7 @@ fn chosen(options: Bridge) -> Result<BridgeOptions, Fault> {
         name,
         dir,
         user,
-        metrics,
+        metrics: serve.metrics,
         verbose,
     })
 }

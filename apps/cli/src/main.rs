@@ -213,7 +213,7 @@ fn connect_options(options: Connect) -> ConnectOptions {
         release: _,
         dns,
         device,
-        metrics,
+        serve,
         verbose,
         dir,
     } = options;
@@ -229,7 +229,7 @@ fn connect_options(options: Connect) -> ConnectOptions {
         keep_dns: dns == Switch::Off,
         device,
         dir,
-        metrics,
+        metrics: serve.metrics,
         verbose,
     }
 }

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use adit_app_server::clients::{self, ClientOverview, ClientRequest};
-use adit_app_server::{InitOutcome, Nat, Reach, ReadyReport, Settings, Step, UpOptions};
+use adit_app_server::{
+    InitOutcome, Nat, Reach, ReadyReport, RunOptions, Settings, Step, UpOptions,
+};
 use adit_pki::{ClientState, IssuedClient};
 use adit_runtime::fault::Fault;
 use adit_runtime::paths::Paths;
@@ -26,12 +28,12 @@ pub(crate) fn run(verb: Server) -> Result<ExitCode, Fault> {
         Server::Up(options) => up(options),
         Server::Init(options) => init(options),
         Server::Run(options) => {
-            adit_app_server::run(
-                &paths(&options.location)?,
-                options.verbose,
-                options.workers,
-                None,
-            )?;
+            let run = RunOptions {
+                verbose: options.verbose,
+                workers: options.workers,
+                metrics: options.serve.metrics,
+            };
+            adit_app_server::run(&paths(&options.location)?, run, None)?;
             Ok(ExitCode::SUCCESS)
         }
         Server::Start(options) => background::start(&options),
@@ -259,9 +261,13 @@ fn up(options: Up) -> Result<ExitCode, Fault> {
     let options = UpOptions {
         client: options.client,
         arguments: arguments(&choices),
+        run: RunOptions {
+            verbose: options.verbose,
+            workers: choices.workers,
+            metrics: options.serve.metrics,
+        },
         choices,
         program,
-        verbose: options.verbose,
     };
     let shown = paths.clone();
     let mut tell = |step: Step| print_step(&step, &shown);

@@ -7,6 +7,7 @@ use std::pin::Pin;
 
 use adit_runtime::fault::Fault;
 use adit_runtime::helper::{Answer, AnswerWithFds, Duty, DutyKind, Policy, Problem, RequestCheck};
+use adit_runtime::metrics::Config as MetricsConfig;
 use adit_runtime::netinfo;
 use adit_runtime::paths::Paths;
 use ipnet::IpNet;
@@ -26,14 +27,24 @@ use crate::settings::{Nat, Settings};
 use crate::sites::SiteRules;
 use crate::usage::Usage;
 
-/// The helper of `adit server run`; its argument is `--dir`.
+/// The helper of `adit server run`; its arguments are the `ServerDuty`.
 pub const SERVER: DutyKind = DutyKind {
     name: "server",
     read: |arguments| {
-        let dir = serde_json::from_value(arguments)?;
-        Ok(Box::new(ServerHelper { dir, running: None }))
+        let duty = serde_json::from_value(arguments)?;
+        Ok(Box::new(ServerHelper { duty, running: None }))
     },
 };
+
+/// A server's command line.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ServerDuty {
+    /// The directory of all files, if it is not the default.
+    pub(crate) dir: Option<PathBuf>,
+    /// Where metrics are served. Overrides the settings.
+    pub(crate) metrics: Option<MetricsConfig>,
+}
 
 /// A request that only a managed server has.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,7 +57,7 @@ pub(crate) enum ServerRequest {
 }
 
 struct ServerHelper {
-    dir: Option<PathBuf>,
+    duty: ServerDuty,
     /// The changes to the host and the running settings. The changes are undone when this is dropped.
     running: Option<(HostState, Settings)>,
 }
@@ -54,7 +65,7 @@ struct ServerHelper {
 impl ServerHelper {
     /// Reads the settings here, so that the network process cannot forge them.
     fn settings(&self) -> Result<(Paths, Settings), Fault> {
-        let paths = Paths::new(self.dir.as_deref())?;
+        let paths = Paths::new(self.duty.dir.as_deref())?;
         let settings = Settings::read(&paths.settings_file())?;
         Ok((paths, settings))
     }
@@ -129,7 +140,7 @@ impl Duty for ServerHelper {
         if let Some(path) = filter_file(&paths, &settings) {
             policy.add_rules(&path);
         }
-        policy.add_metrics(settings.metrics.as_ref());
+        policy.add_metrics(self.duty.metrics.as_ref().or(settings.metrics.as_ref()));
         Ok(policy)
     }
 

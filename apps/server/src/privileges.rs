@@ -7,11 +7,12 @@ use std::path::Path;
 use adit_linux::privileges::{Capability, Privileges, Profile, Violation, protect_memory};
 use ipnet::IpNet;
 
-use super::helper_duty::{SERVER, ServerRequest};
+use super::helper_duty::{SERVER, ServerDuty, ServerRequest};
 use super::host_state::HostState;
 use super::settings::{Nat, Settings};
 use adit_runtime::fault::Fault;
 use adit_runtime::helper::{self, Request, Running};
+use adit_runtime::metrics::Config as MetricsConfig;
 use adit_runtime::paths::Paths;
 use adit_runtime::privileges;
 use adit_runtime::say;
@@ -34,7 +35,7 @@ pub(super) enum HostChanges {
 
 impl HostChanges {
     /// Takes the instance's lock, undoes the changes of a killed predecessor, and prepares the host. `behind` are the
-    /// networks behind clients; a helper reads them itself.
+    /// networks behind clients; a helper reads them itself. `metrics` overrides the settings.
     ///
     /// # Errors
     /// Fails if another server runs, or a change failed.
@@ -42,8 +43,10 @@ impl HostChanges {
         paths: &Paths,
         settings: &Settings,
         behind: &[IpNet],
+        metrics: Option<MetricsConfig>,
     ) -> Result<Self, Fault> {
-        if let Some(running) = helper::start(&SERVER, &paths.dir, &[])? {
+        let duty = ServerDuty { dir: paths.dir.clone(), metrics };
+        if let Some(running) = helper::start(&SERVER, &duty, &[])? {
             let this = Self::Helper(running);
             this.ask(Request::own(&ServerRequest::Prepare)?)?;
             return Ok(this);

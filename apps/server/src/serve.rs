@@ -34,7 +34,7 @@ use adit_runtime::driver::Endpoint;
 use adit_runtime::fault::Fault;
 use adit_runtime::filter::{KnownNames, LiveFilter};
 use adit_runtime::log;
-use adit_runtime::metrics::Samples;
+use adit_runtime::metrics::{Config as MetricsConfig, Samples};
 use adit_runtime::netinfo;
 use adit_runtime::paths::Paths;
 use adit_runtime::say;
@@ -63,97 +63,109 @@ pub fn check(paths: &Paths) -> Result<(), Fault> {
     Settings::read(&paths.settings_file()).map(drop)
 }
 
-/// Runs the server until it is stopped, and undoes its changes to the host. `verbose` raises the log level; `workers`
-/// overrides the settings.
+/// The options of a running server.
+#[derive(Clone, Debug, Default)]
+pub struct RunOptions {
+    /// Adds to the log.
+    pub verbose: u8,
+    /// The number of threads that move packets. Overrides the settings.
+    pub workers: Option<u16>,
+    /// Where metrics are served. Overrides the settings.
+    pub metrics: Option<MetricsConfig>,
+}
+
+/// Runs the server until it is stopped, and undoes its changes to the host.
 ///
 /// # Errors
 /// Fails if the server could not start, or failed later.
-pub fn run(
-    paths: &Paths,
-    verbose: u8,
-    workers: Option<u16>,
-    on_ready: Option<OnReady>,
-) -> Result<(), Fault> {
-    log::start(log::Settings::friendly(verbose.saturating_add(1)))
+pub fn run(paths: &Paths, options: RunOptions, on_ready: Option<OnReady>) -> Result<(), Fault> {
+    log::start(log::Settings::friendly(options.verbose.saturating_add(1)))
         .map_err(|error| Fault::environment(format!("cannot log: {error}")))?;
     privileges::protect_secrets();
     let settings = Settings::read(&paths.settings_file())?;
-    let workers = worker_count::of_server(workers, settings.workers)?;
+    let workers = worker_count::of_server(options.workers, settings.workers)?;
     let store = open_store(paths)?;
     let programs = events::setup(paths, &settings)?;
     let clients = store.clients().map_err(pki_fault)?;
     let behind = SiteRules::of(&settings).networks(&clients);
-    let mut host_state = HostChanges::prepare(paths, &settings, &behind)?;
+    let mut host_state = HostChanges::prepare(paths, &settings, &behind, options.metrics.clone())?;
     adit_runtime::programs::start(&programs.unwrap_or_default())?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Fault::environment(format!("cannot start: {error}")))?;
-    runtime.block_on(serve(paths, settings, workers, store, &mut host_state, on_ready))
+    let metrics = options.metrics.or_else(|| settings.metrics.clone());
+    let start = Start { settings, workers, metrics, store, on_ready };
+    runtime.block_on(start.serve(paths, &mut host_state))
 }
 
-async fn serve(
-    paths: &Paths,
+/// What a server starts with, besides its folders.
+struct Start {
     settings: Settings,
     workers: u16,
+    metrics: Option<MetricsConfig>,
     store: Store,
-    host_state: &mut HostChanges,
     on_ready: Option<OnReady>,
-) -> Result<(), Fault> {
-    let leases = Leases::open(paths);
-    let authority = RegistryAuthorizer::new(store.clone(), paths, settings.login)?;
-    let rules = SiteRules::of(&settings);
-    let clients = store.clients().map_err(pki_fault)?;
-    rules.warn_of_conflicts(&clients);
-    let behind = rules.networks(&clients);
-    authority.set_sites(rules.clone());
-    authority.sso.configure(paths, &settings)?;
-    authority.set_pam_service(&settings.pam_service);
-    let webhook = Webhook::open(paths, &settings)?;
-    let options = Options {
-        engine: engine_config::config(&settings, &store, &rules, &leases.all())?,
-        listeners: engine_config::listeners(&settings.listen, netinfo::has_ipv6()),
-        host: engine_config::host_plan(&settings, &behind),
-        authorizer: Arc::new(authority.clone()),
-        relay: engine_config::relay(&settings),
-        filter: filter_file(paths, &settings)
-            .map(|path| LiveFilter::open(&path, Some(workers.into())))
-            .transpose()?,
-        mac_limits: MacLimits::default(),
-        control: Some(paths.control_socket()),
-        metrics: settings.metrics.clone(),
-        socket: SocketTuning::default(),
-        port_share: None,
-        workers,
-    };
-    let service = Service::start(options).await?;
-    let notifier = Notifier::from_env().ok().flatten();
-    host_state.drop_privileges(paths, &settings)?;
-    let events = Events::start(paths, &settings, webhook);
-    let mut owner = ServerHooks {
-        paths: paths.clone(),
-        events,
-        warned_on: 0,
-        running: settings,
-        store,
-        authority,
-        leases: leases.clone(),
-        sessions: HashMap::new(),
-        users: HashMap::new(),
-        registered: names_in_certificates(&clients),
-        behind,
-        handle: None,
-        counted: HashMap::new(),
-        host_state,
-        on_ready,
-        notifier,
-        reloaded: ReloadReport::default(),
-    };
-    let ended = service.run(&mut owner).await;
-    owner.events.finish().await;
-    leases.save();
-    owner.authority.usage.save();
-    ended.map(drop)
+}
+
+impl Start {
+    async fn serve(self, paths: &Paths, host_state: &mut HostChanges) -> Result<(), Fault> {
+        let Self { settings, workers, metrics, store, on_ready } = self;
+        let leases = Leases::open(paths);
+        let authority = RegistryAuthorizer::new(store.clone(), paths, settings.login)?;
+        let rules = SiteRules::of(&settings);
+        let clients = store.clients().map_err(pki_fault)?;
+        rules.warn_of_conflicts(&clients);
+        let behind = rules.networks(&clients);
+        authority.set_sites(rules.clone());
+        authority.sso.configure(paths, &settings)?;
+        authority.set_pam_service(&settings.pam_service);
+        let webhook = Webhook::open(paths, &settings)?;
+        let options = Options {
+            engine: engine_config::config(&settings, &store, &rules, &leases.all())?,
+            listeners: engine_config::listeners(&settings.listen, netinfo::has_ipv6()),
+            host: engine_config::host_plan(&settings, &behind),
+            authorizer: Arc::new(authority.clone()),
+            relay: engine_config::relay(&settings),
+            filter: filter_file(paths, &settings)
+                .map(|path| LiveFilter::open(&path, Some(workers.into())))
+                .transpose()?,
+            mac_limits: MacLimits::default(),
+            control: Some(paths.control_socket()),
+            metrics,
+            socket: SocketTuning::default(),
+            port_share: None,
+            workers,
+        };
+        let service = Service::start(options).await?;
+        let notifier = Notifier::from_env().ok().flatten();
+        host_state.drop_privileges(paths, &settings)?;
+        let events = Events::start(paths, &settings, webhook);
+        let mut owner = ServerHooks {
+            paths: paths.clone(),
+            events,
+            warned_on: 0,
+            running: settings,
+            store,
+            authority,
+            leases: leases.clone(),
+            sessions: HashMap::new(),
+            users: HashMap::new(),
+            registered: names_in_certificates(&clients),
+            behind,
+            handle: None,
+            counted: HashMap::new(),
+            host_state,
+            on_ready,
+            notifier,
+            reloaded: ReloadReport::default(),
+        };
+        let ended = service.run(&mut owner).await;
+        owner.events.finish().await;
+        leases.save();
+        owner.authority.usage.save();
+        ended.map(drop)
+    }
 }
 
 /// Returns the path of the rule file. A relative path is relative to the settings file.

@@ -8,7 +8,7 @@ use super::clients::{check_target, open_store};
 use super::doctor::{self, Finding};
 use super::host_state::running;
 use super::init::{InitOutcome, NewServer, init};
-use super::serve::{self, OnReady};
+use super::serve::{self, OnReady, RunOptions};
 use super::settings::Settings;
 use adit_runtime::fault::Fault;
 use adit_runtime::paths::Paths;
@@ -24,8 +24,8 @@ pub struct UpOptions {
     pub program: PathBuf,
     /// The same options as arguments of `adit server init`.
     pub arguments: Vec<OsString>,
-    /// The log level, as for [`serve::run`].
-    pub verbose: u8,
+    /// The options of the running server.
+    pub run: RunOptions,
 }
 
 /// A step of `adit server up`.
@@ -74,7 +74,7 @@ pub fn up(
     for finding in doctor::in_the_way(paths, &settings) {
         tell(Step::InTheWay(finding));
     }
-    serve::run(paths, options.verbose, options.choices.workers, Some(on_ready))
+    serve::run(paths, options.run.clone(), Some(on_ready))
 }
 
 fn check_ports(settings: &Settings) -> Result<(), Fault> {

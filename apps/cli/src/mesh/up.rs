@@ -15,7 +15,7 @@ use zeroize::Zeroizing;
 use super::members::{next_machine, read_token};
 use super::show::{addresses, reachable};
 use super::{MeshSelector, admin};
-use crate::args::{Switch, network};
+use crate::args::{ServeMetrics, Switch, network};
 use crate::{note, print, print_json};
 
 /// How long the first invitation is valid.
@@ -40,6 +40,9 @@ pub(super) struct Running {
     /// Run as this user once everything is open [default: `adit`, or `nobody` if there is none]
     #[arg(long, value_name = "USER")]
     user: Option<String>,
+
+    #[command(flatten)]
+    serve: ServeMetrics,
 
     /// Print more log lines; repeatable
     #[arg(short, long, action = clap::ArgAction::Count)]
@@ -112,6 +115,7 @@ impl Running {
             names: self.dns == Switch::On,
             exit: self.exit.clone(),
             user: self.user.clone(),
+            metrics: self.serve.metrics.clone(),
             verbose: self.verbose,
             invite,
         }

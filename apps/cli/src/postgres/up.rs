@@ -8,6 +8,7 @@ use adit_runtime::fault::Fault;
 use clap::Args;
 
 use super::NodeSelector;
+use crate::args::ServeMetrics;
 
 /// The options of a node. Those that are not given are read from its node.toml.
 #[derive(Debug, Args)]
@@ -36,6 +37,9 @@ pub(crate) struct Up {
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
 
+    #[command(flatten)]
+    serve: ServeMetrics,
+
     /// Print more log lines (repeatable)
     #[arg(short, long, action = clap::ArgAction::Count)]
     verbose: u8,
@@ -50,6 +54,7 @@ impl Up {
             packet_size: self.packet_size,
             no_routes: self.no_routes,
             user: self.user,
+            metrics: self.serve.metrics,
             verbose: self.verbose,
         };
         Ok(node::up(&paths, &options))

@@ -13,6 +13,7 @@ use adit_mesh::session::{KeyHash, MeshId};
 use adit_runtime::fault::Fault;
 use adit_runtime::helper::{Duty, DutyKind, PlanCheck, Policy};
 use adit_runtime::host::{Forward, HostPlan, Via};
+use adit_runtime::metrics::Config as MetricsConfig;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
@@ -42,6 +43,8 @@ pub(crate) struct MeshDuty {
     pub(crate) names: bool,
     /// The gateway for the internet. Overrides the settings.
     pub(crate) exit: Option<String>,
+    /// Where metrics are served. Overrides the settings.
+    pub(crate) metrics: Option<MetricsConfig>,
 }
 
 impl Duty for MeshDuty {
@@ -77,7 +80,7 @@ impl Duty for MeshDuty {
             })),
             ..Policy::default()
         };
-        policy.add_metrics(settings.metrics.as_ref());
+        policy.add_metrics(self.metrics.as_ref().or(settings.metrics.as_ref()));
         let any: [IpAddr; 2] = [Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()];
         // Sockets for a port search and for further channels, each on a port that the kernel chooses.
         let free = any.map(|ip| SocketAddr::new(ip, 0));
@@ -291,6 +294,7 @@ mod tests {
                 port: Some(7),
                 names: false,
                 exit: None,
+                metrics: None,
             };
             let listen = duty.policy(&[], 1).unwrap().sockets.listen;
             let ports = |wanted| {

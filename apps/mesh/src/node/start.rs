@@ -24,6 +24,7 @@ use adit_runtime::helper::{self, sockets};
 use adit_runtime::host::{ApplyOutcome, HostHandle, HostPlan};
 use adit_runtime::instance::{self, Controls};
 use adit_runtime::log::LogLimiter;
+use adit_runtime::metrics::Config as MetricsConfig;
 use adit_runtime::plane_backend::{PlaneBackend, gates, tun_offloads};
 use adit_runtime::{log, netinfo, privileges, worker_count};
 use ipnet::IpNet;
@@ -61,6 +62,8 @@ pub struct UpOptions {
     pub exit: Option<String>,
     /// The user to run as, or `None` for `adit`, or `nobody` if that user does not exist.
     pub user: Option<String>,
+    /// Where metrics are served. Overrides the settings.
+    pub metrics: Option<MetricsConfig>,
     /// Adds to the log.
     pub verbose: u8,
     /// An invitation for the next machine, to be created once the node runs.
@@ -101,6 +104,7 @@ fn start(paths: &Paths, options: &UpOptions, on_up: OnUp<'_>) -> Result<(), Faul
     let mut settings = Settings::load(paths)?;
     settings.port = options.port.unwrap_or(settings.port);
     settings.exit = options.exit.clone().or(settings.exit);
+    settings.metrics = options.metrics.clone().or(settings.metrics);
     let state = State::open(paths)?;
     ethernet::check_settings(&settings, &state.changes)?;
     let directory = DirectoryConfig::load(paths)?;
@@ -111,6 +115,7 @@ fn start(paths: &Paths, options: &UpOptions, on_up: OnUp<'_>) -> Result<(), Faul
         port: options.port,
         names: options.names,
         exit: options.exit.clone(),
+        metrics: options.metrics.clone(),
     };
     // The helper ends last, when everything is undone.
     let helper = helper::start(&MESH, &duty, &[])?;

@@ -6,6 +6,7 @@ use adit_postgres::limits;
 use adit_runtime::fault::Fault;
 use adit_runtime::helper::{Duty, DutyKind, PlanCheck, Policy};
 use adit_runtime::host::{HostPlan, PlannedRoute, Via};
+use adit_runtime::metrics::Config as MetricsConfig;
 use serde::{Deserialize, Serialize};
 
 use super::host_plan::{is_elsewhere, without_routes};
@@ -32,6 +33,8 @@ pub(crate) struct NodeDuty {
     pub(crate) packet_size: Option<usize>,
     /// Whether to add routes to other nodes' networks.
     pub(crate) routes: bool,
+    /// Where metrics are served. Overrides the settings.
+    pub(crate) metrics: Option<MetricsConfig>,
 }
 
 impl Duty for NodeDuty {
@@ -42,6 +45,7 @@ impl Duty for NodeDuty {
         let options = UpOptions {
             device: self.device.clone(),
             packet_size: self.packet_size,
+            metrics: self.metrics.clone(),
             ..UpOptions::default()
         };
         let settings = settings(&paths, &options)?;

@@ -62,7 +62,7 @@ use adit_runtime::fault::Fault;
 use adit_runtime::helper;
 use adit_runtime::host::{ApplyOutcome, HostHandle};
 use adit_runtime::instance::{self, Controls, EndReason, Instance};
-use adit_runtime::metrics::{PeerSample, Samples};
+use adit_runtime::metrics::{Config as MetricsConfig, PeerSample, Samples};
 use adit_runtime::{host, log, plane_backend, privileges, say};
 
 /// A connection that lasted at least this long is opened again at once when it ends. Others are opened again after
@@ -86,6 +86,8 @@ pub struct UpOptions {
     pub no_routes: bool,
     /// The user to run as, or `None` for `adit` or `nobody`.
     pub user: Option<String>,
+    /// Where metrics are served. Overrides the settings.
+    pub metrics: Option<MetricsConfig>,
     /// The number of additional log levels.
     pub verbose: u8,
 }
@@ -116,6 +118,7 @@ fn start(paths: &Paths, options: &UpOptions) -> Result<(), Fault> {
         device: options.device.clone(),
         packet_size: options.packet_size,
         routes: !options.no_routes,
+        metrics: options.metrics.clone(),
     };
     // The helper must end last, after all changes have been undone.
     let helper = helper::start(&NODE, &duty, &[])?;
@@ -132,6 +135,9 @@ fn settings(paths: &Paths, options: &UpOptions) -> Result<Settings, Fault> {
     let mut settings = Settings::load(paths)?;
     if let Some(device) = &options.device {
         settings.device.clone_from(device);
+    }
+    if let Some(metrics) = &options.metrics {
+        settings.metrics = Some(metrics.clone());
     }
     if let Some(durability) = options.durability {
         settings.durability = Some(durability);

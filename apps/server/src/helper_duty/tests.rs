@@ -46,7 +46,8 @@ impl Setup {
     }
 
     fn duty(&self) -> ServerHelper {
-        ServerHelper { dir: Some(self.dir.path().to_owned()), running: None }
+        let duty = ServerDuty { dir: Some(self.dir.path().to_owned()), ..ServerDuty::default() };
+        ServerHelper { duty, running: None }
     }
 
     fn policy(&self) -> Policy {
@@ -289,4 +290,27 @@ fn rules_with_a_mistake_stay_readable() {
     fs::write(setup.dir.path().join("more.nft"), "table inet vpn { frobnicate }\n").unwrap();
     let policy = setup.policy();
     policy.check(&Request::Read(setup.dir.path().join("more.nft"))).unwrap();
+}
+
+#[test]
+fn the_command_line_overrides_where_metrics_are_served_and_a_webhooks_files_can_be_read() {
+    let setup = Setup::new();
+    let file = setup.paths.settings_file();
+    let text = fs::read_to_string(&file).unwrap();
+    let sections = text
+        .replace(
+            "# metrics = \"unix:/run/adit/server.metrics\"",
+            "metrics = \"unix:/run/a.metrics\"",
+        )
+        .replace("# [events]\n", "[events]\nurl = \"https://a/\"\nheader-file = \"hook.header\"\n");
+    fs::write(&file, sections).unwrap();
+    let (of_settings, of_command) =
+        (PathBuf::from("/run/a.metrics"), PathBuf::from("/run/b.metrics"));
+    let policy = setup.policy();
+    assert!(policy.control.contains(&of_settings) && !policy.control.contains(&of_command));
+    assert!(policy.readable.contains(&setup.paths.config.join("hook.header")));
+    let mut server = setup.duty();
+    server.duty.metrics = Some("unix:/run/b.metrics".parse().unwrap());
+    let policy = server.policy(&[], 1).unwrap();
+    assert!(policy.control.contains(&of_command) && !policy.control.contains(&of_settings));
 }

@@ -55,6 +55,7 @@ fn node() -> (tempfile::TempDir, NodeDuty) {
         device: None,
         packet_size: None,
         routes: true,
+        metrics: None,
     };
     (dir, duty)
 }
