@@ -7,6 +7,15 @@ use clap::{Args, ValueHint};
 use super::Location;
 use crate::complete;
 
+/// The option for the time that a command waits for what it starts in the background.
+#[derive(Debug, Args)]
+pub(crate) struct Patience {
+    /// How many seconds to wait until the tunnel or server is up; 0: do not wait
+    #[arg(long, value_name = "SECONDS", default_value_t = 30,
+        value_parser = clap::value_parser!(u64).range(0..=3600))]
+    pub wait: u64,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct UpProfile {
     /// An OpenVPN profile (.ovpn), or the name of one that `adit list` shows
@@ -29,10 +38,8 @@ pub(crate) struct UpProfile {
     #[arg(long)]
     pub boot: bool,
 
-    /// How many seconds to wait for the tunnel; 0: do not wait
-    #[arg(long, value_name = "SECONDS", default_value_t = 30,
-        value_parser = clap::value_parser!(u64).range(0..=3600))]
-    pub wait: u64,
+    #[command(flatten)]
+    pub patience: Patience,
 
     #[command(flatten)]
     pub location: Location,
@@ -89,10 +96,8 @@ pub(crate) struct ProfileLog {
 
 #[derive(Debug, Args)]
 pub(crate) struct StartServer {
-    /// How many seconds to wait until the server is up; 0: do not wait
-    #[arg(long, value_name = "SECONDS", default_value_t = 30,
-        value_parser = clap::value_parser!(u64).range(0..=3600))]
-    pub wait: u64,
+    #[command(flatten)]
+    pub patience: Patience,
 
     #[command(flatten)]
     pub location: Location,

@@ -154,11 +154,11 @@ pub(crate) fn up(options: &UpProfile) -> Result<ExitCode, Fault> {
     } else if options.boot {
         service.set_at_boot(true)?;
     }
-    if options.wait == 0 {
+    if options.patience.wait == 0 {
         print(&format!("{name} is connecting. Look: {}\n", profiles.command("logs", &name)));
         return Ok(ExitCode::SUCCESS);
     }
-    match service.wait(Duration::from_secs(options.wait), is_up) {
+    match service.wait(Duration::from_secs(options.patience.wait), is_up) {
         Ok(report) => {
             print(&connected(&name, &report));
             print(&format!(
@@ -174,7 +174,7 @@ pub(crate) fn up(options: &UpProfile) -> Result<ExitCode, Fault> {
             Err(Fault::environment(format!(
                 "{name} is not connected after {} s, and keeps trying in the background{warning}; its log: {}; \
                  end it: {}",
-                options.wait,
+                options.patience.wait,
                 profiles.command("logs", &name),
                 profiles.command("down", &name)
             )))

@@ -55,13 +55,13 @@ pub(crate) fn start(options: &StartServer) -> Result<ExitCode, Fault> {
             }
         }
     }
-    if options.wait > 0 {
-        match service.wait(Duration::from_secs(options.wait), |_| true) {
+    if options.patience.wait > 0 {
+        match service.wait(Duration::from_secs(options.patience.wait), |_| true) {
             Ok(_) => {}
             Err(NotUp::NotYet) => {
                 return Err(Fault::environment(format!(
                     "the server is not up after {} s; its log: {}",
-                    options.wait,
+                    options.patience.wait,
                     paths.command("server logs")
                 )));
             }
