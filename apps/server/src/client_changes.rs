@@ -91,10 +91,10 @@ pub fn delete(paths: &Paths, name: &str) -> Result<usize, Fault> {
     }
     let (leases, usage) = (Leases::open(paths), Usage::open(paths));
     let others = |known: &str| known != client.certificate_name().as_str();
-    leases.retain(others);
-    usage.retain(others);
-    leases.save();
-    usage.save();
+    leases.saved.retain(others);
+    usage.saved.retain(others);
+    leases.saved.save();
+    usage.saved.save();
     Ok(0)
 }
 

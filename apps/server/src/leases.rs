@@ -17,7 +17,9 @@ const DELAY: Duration = Duration::from_secs(2);
 
 /// The file `leases.json`. Without it, clients merely get new addresses.
 #[derive(Clone, Debug)]
-pub(super) struct Leases(SavedMap<Ipv4Addr>);
+pub(super) struct Leases {
+    pub(super) saved: SavedMap<Ipv4Addr>,
+}
 
 impl Leases {
     /// Returns the path of the leases.
@@ -26,16 +28,16 @@ impl Leases {
     }
 
     pub(super) fn open(paths: &Paths) -> Self {
-        Self(SavedMap::open("leases", Self::file(paths), DELAY))
+        Self { saved: SavedMap::open("leases", Self::file(paths), DELAY) }
     }
 
     pub(super) fn all(&self) -> BTreeMap<String, Ipv4Addr> {
-        self.0.read(Clone::clone)
+        self.saved.read(Clone::clone)
     }
 
     /// Records an address.
     pub(super) fn remember(&self, name: &str, address: Ipv4Addr) {
-        self.0.change(|addresses| {
+        self.saved.change(|addresses| {
             let known = addresses.contains_key(name);
             if addresses.get(name) == Some(&address) || (!known && addresses.len() >= MAX_LEASES) {
                 return false;
@@ -45,16 +47,6 @@ impl Leases {
             addresses.insert(name.to_owned(), address);
             true
         });
-    }
-
-    /// Forgets all names for which `keep` does not hold.
-    pub(super) fn retain(&self, keep: impl Fn(&str) -> bool) {
-        self.0.retain(keep);
-    }
-
-    /// Writes the pending changes.
-    pub(super) fn save(&self) {
-        self.0.save();
     }
 }
 
@@ -74,7 +66,7 @@ mod tests {
         leases.remember("a", address(2));
         leases.remember("b", address(3));
         leases.remember("c", address(2));
-        leases.save();
+        leases.saved.save();
         let again = Leases::open(&paths).all();
         assert_eq!(again.get("a"), None);
         assert_eq!(again.get("b"), Some(&address(3)));

@@ -162,8 +162,8 @@ impl Start {
         };
         let ended = service.run(&mut owner).await;
         owner.events.finish().await;
-        leases.save();
-        owner.authority.usage.save();
+        leases.saved.save();
+        owner.authority.usage.saved.save();
         ended.map(drop)
     }
 }
@@ -488,8 +488,8 @@ impl ServerHooks<'_> {
             .filter(|name| !known.contains(*name))
             .collect();
         if !gone.is_empty() {
-            self.leases.retain(|name| !gone.contains(name));
-            self.authority.usage.retain(|name| !gone.contains(name));
+            self.leases.saved.retain(|name| !gone.contains(name));
+            self.authority.usage.saved.retain(|name| !gone.contains(name));
         }
         self.registered = known;
         Ok(())

@@ -17,7 +17,7 @@ const DELAY: Duration = Duration::from_secs(10);
 
 /// The traffic of one client.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Counter {
+pub(super) struct Counter {
     /// The beginning of the quota's period, in seconds since 1970.
     since: u64,
     /// The bytes in both directions since then.
@@ -26,7 +26,9 @@ struct Counter {
 
 /// The file `usage.json`. Clients are named as in their certificates, because a client keeps its quota when it is renamed.
 #[derive(Clone, Debug)]
-pub(super) struct Usage(SavedMap<Counter>);
+pub(super) struct Usage {
+    pub(super) saved: SavedMap<Counter>,
+}
 
 impl Usage {
     /// Returns the path of the file.
@@ -35,19 +37,19 @@ impl Usage {
     }
 
     pub(super) fn open(paths: &Paths) -> Self {
-        Self(SavedMap::open("quotas", Self::file(paths), DELAY))
+        Self { saved: SavedMap::open("quotas", Self::file(paths), DELAY) }
     }
 
     /// Returns the bytes that a client has used in the current period.
     pub(super) fn used(&self, client: &str, quota: Quota, unix: u64) -> u64 {
-        let counter = self.0.read(|counters| counters.get(client).copied().unwrap_or_default());
+        let counter = self.saved.read(|counters| counters.get(client).copied().unwrap_or_default());
         // A clock that was set back does not begin another period.
         if quota.per.start(unix) > counter.since { 0 } else { counter.bytes }
     }
 
     /// Adds traffic of a client.
     pub(super) fn add(&self, client: &str, quota: Quota, bytes: u64, unix: u64) {
-        self.0.change(|counters| {
+        self.saved.change(|counters| {
             let full = counters.len() >= MAX_CLIENTS && !counters.contains_key(client);
             if bytes == 0 || full {
                 return false;
@@ -60,16 +62,6 @@ impl Usage {
             counter.bytes = counter.bytes.saturating_add(bytes);
             true
         });
-    }
-
-    /// Forgets all clients for which `keep` does not hold.
-    pub(super) fn retain(&self, keep: impl Fn(&str) -> bool) {
-        self.0.retain(keep);
-    }
-
-    /// Writes the pending changes.
-    pub(super) fn save(&self) {
-        self.0.save();
     }
 }
 
@@ -95,7 +87,7 @@ mod tests {
         usage.add("a", quota, 300, now + 60);
         usage.add("b", quota, 1, now);
         assert_eq!(usage.used("a", quota, now), 600);
-        usage.save();
+        usage.saved.save();
         let again = Usage::open(&paths);
         assert_eq!((again.used("a", quota, now), again.used("c", quota, now)), (600, 0));
         // The clock was set back, and is right again.
@@ -105,8 +97,8 @@ mod tests {
         assert_eq!(again.used("a", quota, now + DAY), 0);
         again.add("a", quota, 7, now + DAY);
         assert_eq!(again.used("a", quota, now + DAY), 7);
-        again.retain(|name| name != "a");
-        again.save();
+        again.saved.retain(|name| name != "a");
+        again.saved.save();
         let last = Usage::open(&paths);
         assert_eq!((last.used("a", quota, now + DAY), last.used("b", quota, now)), (0, 1));
     }
