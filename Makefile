@@ -25,6 +25,7 @@ setup:
 	@scripts/plugins.sh
 	@scripts/softhsm.sh
 	@scripts/frontends.sh
+	@scripts/prometheus.sh
 	@scripts/package-roots.sh || true
 	@scripts/roots.sh tinc
 

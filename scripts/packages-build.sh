@@ -19,6 +19,10 @@ printf -v CARGO_ENCODED_RUSTFLAGS '%s\x1f%s\x1f%s' "--remap-path-prefix=$map" "-
 export CARGO_ENCODED_RUSTFLAGS
 export CFLAGS="-ffile-prefix-map=$map -ffile-prefix-map=$registry"
 
+# The label `revision` of the metrics. A build without it does not know its commit, so that cargo does not compile everything again at each one.
+ADIT_REVISION=${ADIT_REVISION:-$(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)}
+export ADIT_REVISION
+
 # Compiles packages for a target.
 compile() {
     local target=$1

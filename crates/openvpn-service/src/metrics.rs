@@ -78,6 +78,7 @@ pub(super) fn sample_peers(sessions: &Sessions, after: Option<u64>) -> Vec<PeerS
             sent: (counters.tx_packets, counters.tx_bytes),
             round_trip: None,
             path_mtu: session.path.mtu,
+            lag: None,
         }
     })
     .collect()

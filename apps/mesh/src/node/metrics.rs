@@ -123,6 +123,7 @@ impl Running {
             sent: (traffic.tx_packets, traffic.tx_bytes),
             round_trip: peer.rtt,
             path_mtu: None,
+            lag: None,
         }
     }
 }

@@ -48,6 +48,7 @@ impl<E: DrivenEngine> Running<'_, E> {
             sent: (traffic.tx_packets, traffic.tx_bytes),
             round_trip: None,
             path_mtu: self.path.mtu,
+            lag: None,
         })
     }
 

@@ -1,6 +1,7 @@
 //! The status report of a node.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use adit_postgres::sender;
 
@@ -81,6 +82,7 @@ impl Node {
                     proto: "database",
                     connected: true,
                     received: stats.map(|stats| (stats.packets, stats.bytes)).unwrap_or_default(),
+                    lag: stats.and_then(|stats| stats.lag_ms).map(Duration::from_millis),
                     ..PeerSample::default()
                 }
             })

@@ -336,7 +336,11 @@ impl Receiver {
                     if newest_first {
                         out.bytes.truncate(start);
                         break;
-                    } else if dated.age_ms > EXPIRED_MS as i64 {
+                    }
+                    if seen.authentic == 1 {
+                        self.stats.lag_ms = Some(u64::try_from(dated.age_ms).unwrap_or(0));
+                    }
+                    if dated.age_ms > EXPIRED_MS as i64 {
                         seen.expired = seen.expired.saturating_add(1);
                         count(&mut self.stats.expired);
                         out.bytes.truncate(start);

@@ -142,6 +142,8 @@ pub struct Stats {
     pub packets: u64,
     /// The number of bytes in these packets.
     pub bytes: u64,
+    /// The age of the oldest authentic row in the last page, in milliseconds by the database's clock; `None` before the first one.
+    pub lag_ms: Option<u64>,
     /// The number of pages read.
     pub pages: u64,
     /// The number of accepted epochs.

@@ -17,6 +17,7 @@ fn everything_arrives_in_order_when_nothing_fails() {
     assert!(stats.epochs > 3, "leaves are followed by others when they are full");
     assert_eq!(world.receiver.stats().packets, 3000);
     assert_eq!(world.receiver.stats().missing, 0);
+    assert!(world.receiver.stats().lag_ms.unwrap() <= 10, "{:?}", world.receiver.stats());
     // A packet waits for at most two commits, the one in flight and its own.
     assert!(world.waits.iter().all(|wait| *wait <= 10), "{:?}", world.waits.iter().max());
 }
@@ -120,7 +121,12 @@ fn a_backlog_within_one_leaf_is_skipped_too() {
     world.traffic(2500, 4);
     world.connect_receiver();
     let before = world.came.len();
-    world.pass(100);
+    let mut lag = 0;
+    for _ in 0..100 {
+        world.pass(1);
+        lag = lag.max(world.receiver.stats().lag_ms.unwrap_or(0));
+    }
+    assert!(lag > 1000, "{lag}");
     world.check();
     assert!(world.came.len() - before > 450);
     let stats = world.receiver.stats();

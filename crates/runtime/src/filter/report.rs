@@ -35,11 +35,12 @@ impl LiveFilter {
         let counters = counters(&filter, &filter.counts());
         let (own, others) = counters.split_at(counters.len().min(MAX_MEASURED));
         for rule in own {
-            samples.count(&table::FILTER_RULE_PACKETS, [&rule.handle.to_string()], rule.packets);
+            let labels = [rule.table.as_str(), &rule.chain, &rule.handle.to_string()];
+            samples.count(&table::FILTER_RULE_PACKETS, labels, rule.packets);
         }
         if !others.is_empty() {
             let packets = others.iter().map(|rule| rule.packets).fold(0, u64::saturating_add);
-            samples.count(&table::FILTER_RULE_PACKETS, ["other"], packets);
+            samples.count(&table::FILTER_RULE_PACKETS, ["", "", "other"], packets);
         }
     }
 

@@ -403,7 +403,10 @@ fn verdicts_and_the_packets_of_each_rule_are_metrics() {
         assert!(text.contains(&line), "{text}");
     }
     for counter in report(&mut live).counters {
-        let line = format!("adit_filter_rule_packets_total{{handle=\"{}\"}} 1\n", counter.handle);
+        let line = format!(
+            "adit_filter_rule_packets_total{{table=\"{}\",chain=\"{}\",handle=\"{}\"}} 1\n",
+            counter.table, counter.chain, counter.handle
+        );
         assert!(text.contains(&line), "{text}");
     }
 }

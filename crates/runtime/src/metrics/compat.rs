@@ -98,6 +98,7 @@ mod tests {
             sent: (5, 6),
             round_trip: None,
             path_mtu: None,
+            lag: None,
         };
         peers.add(vec![sample], 1);
         let of = |role: &str| {

@@ -9,6 +9,15 @@ use super::table::{ALL, Kind, Metric};
 /// The upper bounds of the buckets of a [`Durations`], in seconds.
 const BOUNDS: [f64; 12] = [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
+/// A text format.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Format {
+    /// OpenMetrics, version 1.0.
+    OpenMetrics,
+    /// The older format of Prometheus, version 0.0.4. The name of a family is that of its samples, and there are no units.
+    Prometheus,
+}
+
 /// A histogram of durations.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Durations {
@@ -113,27 +122,40 @@ impl Samples {
             .is_some_and(|position| self.families.contains_key(&position))
     }
 
-    /// Formats all samples in the OpenMetrics text format, version 1.0.
+    /// Formats all samples in the OpenMetrics text format.
     pub fn text(&self) -> String {
+        self.text_as(Format::OpenMetrics)
+    }
+
+    /// Formats all samples.
+    pub(super) fn text_as(&self, format: Format) -> String {
         let samples: usize = self.families.values().map(Vec::len).sum();
         let mut text = String::with_capacity(samples.saturating_mul(80));
         // Writing to a String cannot fail.
-        let _ = self.write(&mut text);
-        text.push_str("# EOF\n");
+        let _ = self.write(&mut text, format);
         text
     }
 
-    fn write(&self, out: &mut String) -> fmt::Result {
+    fn write(&self, out: &mut String, format: Format) -> fmt::Result {
+        let open = format == Format::OpenMetrics;
         for (position, samples) in &self.families {
             let Some(metric) = ALL.get(*position) else { continue };
-            writeln!(out, "# HELP {} {}", metric.name, metric.help)?;
-            writeln!(out, "# TYPE {} {}", metric.name, metric.kind.name())?;
-            if !metric.unit.is_empty() {
-                writeln!(out, "# UNIT {} {}", metric.name, metric.unit)?;
+            let (name, kind) = match metric.kind {
+                kind if open => (metric.name.to_owned(), kind),
+                Kind::Info => (metric.sample_name(), Kind::Gauge),
+                kind => (metric.sample_name(), kind),
+            };
+            writeln!(out, "# HELP {name} {}", metric.help)?;
+            writeln!(out, "# TYPE {name} {}", kind.name())?;
+            if open && !metric.unit.is_empty() {
+                writeln!(out, "# UNIT {name} {}", metric.unit)?;
             }
             for (labels, value) in samples {
                 sample(out, metric, labels, value)?;
             }
+        }
+        if open {
+            out.push_str("# EOF\n");
         }
         Ok(())
     }
@@ -223,6 +245,22 @@ process_cpu_seconds_total 1.5
 # EOF
 ";
         assert_eq!(samples.text(), expected);
+    }
+
+    #[test]
+    fn the_older_format_declares_the_names_of_the_samples() {
+        let mut samples = Samples::default();
+        samples.count(&table::BUILD, ["1", "abc"], 1);
+        samples.real(&table::PROCESS_CPU, [], 1.5);
+        let expected = "\
+# HELP adit_build_info The version of the program, and the commit of its source, which only packages know.
+# TYPE adit_build_info gauge
+adit_build_info{version=\"1\",revision=\"abc\"} 1
+# HELP process_cpu_seconds_total CPU time of the process.
+# TYPE process_cpu_seconds_total counter
+process_cpu_seconds_total 1.5
+";
+        assert_eq!(samples.text_as(Format::Prometheus), expected);
     }
 
     #[test]

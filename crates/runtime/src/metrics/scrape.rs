@@ -49,6 +49,8 @@ pub struct PeerSample {
     pub round_trip: Option<Duration>,
     /// The MTU of the path.
     pub path_mtu: Option<u16>,
+    /// The age of the oldest row in the last page that was read from a node of a network in a database.
+    pub lag: Option<Duration>,
 }
 
 /// The counters of authorization requests by kind.
@@ -201,6 +203,9 @@ impl Peers {
             if let Some(round_trip) = peer.round_trip {
                 samples.real(&table::PEER_ROUND_TRIP, label, round_trip.as_secs_f64());
             }
+            if let Some(lag) = peer.lag {
+                samples.real(&table::POSTGRES_LAG, label, lag.as_secs_f64());
+            }
             if let Some(mtu) = peer.path_mtu {
                 samples.count(&table::PATH_MTU, label, mtu.into());
             }
@@ -233,6 +238,7 @@ fn merge(known: &mut PeerSample, peer: &PeerSample) {
     known.last_seen = known.last_seen.into_iter().chain(peer.last_seen).max();
     known.connected |= peer.connected;
     known.round_trip = known.round_trip.or(peer.round_trip);
+    known.lag = known.lag.into_iter().chain(peer.lag).max();
     known.path_mtu = known.path_mtu.into_iter().chain(peer.path_mtu).min();
 }
 
@@ -395,6 +401,16 @@ mod tests {
             "{shown}"
         );
         assert!(shown.contains("proto=\"udp\"} 3\n"), "{shown}");
+    }
+
+    #[test]
+    fn a_node_of_a_database_has_a_lag() {
+        let mut peers = Peers::default();
+        let lag = Some(Duration::from_millis(1500));
+        peers.add(vec![PeerSample { lag, ..peer(1, "a", 10) }, peer(2, "b", 20)], 10);
+        let shown = text(&peers, &mut OtherPeers::default());
+        assert!(shown.contains("adit_postgres_lag_seconds{peer=\"a\"} 1.5\n"), "{shown}");
+        assert_eq!(shown.matches("adit_postgres_lag_seconds{").count(), 1, "{shown}");
     }
 
     #[test]

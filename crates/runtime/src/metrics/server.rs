@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -20,9 +20,10 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Mutex, Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
 
+use super::compat;
 use super::config::{Config, Endpoint, Names};
+use super::samples::Format;
 use super::scrape::{Head, OtherPeers, PeerSample, Peers, measure_report};
-use super::{compat, samples::Samples};
 use crate::fault::Fault;
 use crate::helper::files;
 
@@ -187,7 +188,7 @@ impl Exporter {
     }
 
     /// Collects all metrics and formats them; `None` if the control thread does not answer.
-    async fn scrape(&self) -> Option<String> {
+    async fn scrape(&self, format: Format) -> Option<String> {
         let mut other = self.other.lock().await;
         let Head { report, mut samples } = self.ask(Query::Head).await?;
         let mut peers = Peers::default();
@@ -207,15 +208,27 @@ impl Exporter {
         }
         measure_report(&mut samples, &report);
         peers.measure(&mut samples, &report, &mut other);
-        Some(Samples::text(&samples))
+        Some(samples.text_as(format))
+    }
+
+    /// Returns the format of a response: OpenMetrics, unless the request accepts only the older one.
+    fn format(&self, request: &Request<Incoming>) -> Format {
+        let accepted = request.headers().get_all(ACCEPT).iter();
+        let accepted: Vec<&str> = accepted.filter_map(|value| value.to_str().ok()).collect();
+        let names = |kind: &str| accepted.iter().any(|value| value.contains(kind));
+        let plain = names("text/plain") && !names("application/openmetrics-text");
+        if plain || self.config.names == Names::Openvpn {
+            Format::Prometheus
+        } else {
+            Format::OpenMetrics
+        }
     }
 
     async fn respond(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+        let format = self.format(&request);
         let (status, kind, text) = match (request.method(), request.uri().path()) {
-            (&Method::GET | &Method::HEAD, "/metrics") => match self.scrape().await {
-                Some(text) if self.config.names == Names::Openvpn => {
-                    (StatusCode::OK, PROMETHEUS, text)
-                }
+            (&Method::GET | &Method::HEAD, "/metrics") => match self.scrape(format).await {
+                Some(text) if format == Format::Prometheus => (StatusCode::OK, PROMETHEUS, text),
                 Some(text) => (StatusCode::OK, OPENMETRICS, text),
                 None => {
                     let text = "the process does not answer\n".to_owned();

@@ -77,7 +77,7 @@ macro_rules! metrics {
 
 metrics! {
     BUILD: Info "adit_build" "" ["version", "revision"]
-        "The version of the program, and the revision of its source.";
+        "The version of the program, and the commit of its source, which only packages know.";
     RELOAD_SUCCESSFUL: Gauge "adit_config_last_reload_successful" "" []
         "Whether the last attempt to read the configuration succeeded: 1 or 0.";
     RELOAD_TIME: Gauge "adit_config_last_reload_success_timestamp_seconds" "seconds" []
@@ -128,7 +128,7 @@ metrics! {
         "Offloads that were switched off because the kernel or a driver refused them.";
     FILTER_VERDICTS: Counter "adit_filter_verdicts" "" ["table", "chain", "verdict"]
         "Evaluated packets by verdict. The names of table and chain are empty: of all chains together.";
-    FILTER_RULE_PACKETS: Counter "adit_filter_rule_packets" "" ["handle"]
+    FILTER_RULE_PACKETS: Counter "adit_filter_rule_packets" "" ["table", "chain", "handle"]
         "Packets that matched a rule with a counter, by the rule's handle in `adit filter show`.";
     CONNTRACK_ENTRIES: Gauge "adit_conntrack_entries" "" []
         "Tracked connections.";
@@ -150,6 +150,8 @@ metrics! {
         "The duration of successful commits.";
     POSTGRES_ROWS: Counter "adit_postgres_rows" "" ["direction"]
         "Rows written to the database and read from it.";
+    POSTGRES_LAG: Gauge "adit_postgres_lag_seconds" "seconds" ["peer"]
+        "The age of the oldest row in the last page that was read from the peer, by the database's clock.";
     EVENTS: Counter "adit_events" "" ["receiver", "result"]
         "Events for the program of `on-event` and the webhook: delivered, failed, or dropped because its queue was full.";
     PROCESS_CPU: Counter "process_cpu_seconds" "seconds" []

@@ -17,6 +17,7 @@ mod limits;
 mod logins;
 mod management;
 mod mesh;
+mod metrics;
 mod p2p;
 mod packages;
 mod plugins;
@@ -308,6 +309,7 @@ const SCENARIOS: &[(&str, &[Roles], ScenarioFn)] = &[
     ("units/systemd", ADIT_SERVER, frontends::units::under_systemd),
     ("units/background", ADIT_SERVES, frontends::background::under_systemd),
     ("units/daemon", ADIT_SERVES, frontends::units::daemon),
+    ("metrics/scrape", ADIT_SERVES, metrics::scrape),
     ("network-manager/certificate", ADIT_CLIENT, frontends::network_manager::certificate),
     (
         "network-manager/certificate-and-password",

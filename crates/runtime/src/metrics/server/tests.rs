@@ -3,7 +3,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use super::super::table::{self, Kind, Metric};
-use super::super::{DEFAULT_PEERS, SLICE};
+use super::super::{DEFAULT_PEERS, SLICE, Samples};
 use super::*;
 use crate::control::{CertificateReport, FlowTotals, StatusReport, TrainReport};
 
@@ -64,6 +64,7 @@ fn peer(id: u64) -> PeerSample {
         sent: (5, 6),
         round_trip: None,
         path_mtu: Some(1400),
+        lag: None,
     }
 }
 
@@ -156,6 +157,32 @@ async fn a_scrape_has_what_the_status_report_has() {
 }
 
 #[tokio::test]
+async fn a_scraper_that_knows_only_the_older_format_gets_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.metrics");
+    let mut control = Control { peers: 0, queries: 0, longest_slice: 0 };
+    let config = config(&path, Names::Adit);
+    let is_plain = serving(&config, &mut control, move || {
+        let accepted = [
+            "text/plain",
+            "text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
+            "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5",
+            "*/*",
+        ];
+        accepted.map(|kinds| {
+            let request = format!("GET /metrics HTTP/1.1\r\nHost: a\r\nAccept: {kinds}\r\n\r\n");
+            let response = exchange(&path, request.as_bytes());
+            let plain = response.contains("content-type: text/plain; version=0.0.4");
+            assert_eq!(plain, response.contains("# TYPE adit_build_info gauge"), "{response}");
+            assert_eq!(!plain, response.ends_with("# EOF\n"), "{response}");
+            plain
+        })
+    })
+    .await;
+    assert_eq!(is_plain, [true, true, false, false]);
+}
+
+#[tokio::test]
 async fn other_requests_get_an_answer_and_endless_ones_an_end() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.metrics");
@@ -218,7 +245,7 @@ async fn a_port_is_served_to_this_machine() {
     assert!(text.starts_with("HTTP/1.1 200") && text.ends_with("# EOF\n"), "{text}");
 }
 
-/// Checks that the table's names can be declared; the format itself is checked by promtool in the interop tests.
+/// Checks that the table's names can be declared; promtool checks the text in the interop test metrics/scrape.
 #[test]
 fn every_metric_can_be_written() {
     let mut samples = Samples::default();
