@@ -122,6 +122,10 @@ fn a_client_in_the_background_is_started_once_restarted_and_stopped() {
     assert_eq!((&entry["state"], &entry["kept_by"]), (&"up".into(), &"supervisor".into()));
     assert_eq!(entry["server"], "192.0.2.1:1194");
     assert!(machine.adit("list").1.contains("ann   up"));
+    let (_, status) = machine.adit("status");
+    assert!(status.contains("client ann: running"), "{status}");
+    let (code, top) = machine.adit("top");
+    assert!(code == Some(0) && top.contains("ann"), "{top}");
     assert_eq!(machine.adit("up ann").0, Some(0), "it is up already");
 
     // Another profile of this name is not used by mistake.

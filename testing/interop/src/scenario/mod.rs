@@ -308,6 +308,7 @@ const SCENARIOS: &[(&str, &[Roles], ScenarioFn)] = &[
     ("units/server-and-client", ALL, frontends::units::server_and_client),
     ("units/systemd", ADIT_SERVER, frontends::units::under_systemd),
     ("units/background", ADIT_SERVES, frontends::background::under_systemd),
+    ("guides/server-and-client", ADIT_SERVES, frontends::guides::server_and_client),
     ("units/daemon", ADIT_SERVES, frontends::units::daemon),
     ("metrics/scrape", ADIT_SERVES, metrics::scrape),
     ("network-manager/certificate", ADIT_CLIENT, frontends::network_manager::certificate),

@@ -1,6 +1,7 @@
 //! `adit up` and `adit server start` under a real systemd, with adit's own units.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 
 use super::super::Scenario;
 use super::systemd::Systemd;
@@ -15,20 +16,41 @@ use crate::traffic::ping;
 use crate::wait::until;
 
 /// The units of adit. Their output goes to the journal.
-const OWN: [&str; 2] = ["adit-connect@.service", "adit-server.service"];
+const OWN: [&str; 2] = ["adit-connect@.service", SERVER];
+
+const SERVER: &str = "adit-server.service";
 
 /// The units of the journal.
 const JOURNAL: [&str; 2] = ["systemd-journald.service", "systemd-journald.socket"];
 
 /// A machine with a systemd.
-struct Machine<'a> {
-    namespace: &'a Namespace,
-    systemd: Systemd,
+pub(super) struct Machine<'a> {
+    pub(super) namespace: &'a Namespace,
+    pub(super) systemd: Systemd,
 }
 
-impl Machine<'_> {
+impl<'a> Machine<'a> {
+    fn boot(
+        check: &str,
+        namespace: &'a Namespace,
+        etc: &Path,
+        root: &Path,
+    ) -> Result<Option<Self>> {
+        let Some(systemd) = Systemd::start(check, root, namespace, etc)? else { return Ok(None) };
+        let units = etc.join("units");
+        for name in OWN {
+            fs::copy(format!("packaging/{name}"), units.join(name)).context(name)?;
+        }
+        for name in JOURNAL {
+            fs::copy(root.join(UNITS).join(name), units.join(name)).context(name)?;
+        }
+        systemd.systemctl(namespace, &["daemon-reload"])?;
+        systemd.systemctl(namespace, &["start", "systemd-journald.socket"])?;
+        Ok(Some(Self { namespace, systemd }))
+    }
+
     /// Runs `adit`. Fails if its exit code is not 0.
-    fn adit(&self, line: &str) -> Result<String> {
+    pub(super) fn adit(&self, line: &str) -> Result<String> {
         let words: Vec<&str> = line.split_whitespace().collect();
         let text = self.systemd.run(self.namespace, &[&["/usr/bin/adit"], &words[..]].concat());
         text.map_err(|e| self.systemd.explain(self.namespace, &format!("adit {line}: {e}")).into())
@@ -37,6 +59,42 @@ impl Machine<'_> {
     fn expect(&self, unit: &str, name: &str, expected: &str) -> Result<()> {
         self.systemd.expect(self.namespace, unit, name, expected)
     }
+}
+
+/// Makes both namespaces machines of their own, with adit. Returns their folders `/etc`.
+pub(super) fn prepare(
+    scenario: &Scenario<'_>,
+    pair: &mut Pair,
+    root: &Path,
+) -> Result<[PathBuf; 2]> {
+    let etc = |role: &str| scenario.folder().join(role);
+    let folders = [etc("server"), etc("client")];
+    for (namespace, etc) in [&mut pair.server, &mut pair.client].into_iter().zip(&folders) {
+        // Its system log is not needed.
+        let _log = furnish(namespace, etc, scenario.server, root)?;
+        add_user(etc, "adit", 61_900)?;
+        // Not a link: a program that is called openvpn behaves like it.
+        let mount = ": > /usr/bin/adit && mount --bind /usr/sbin/openvpn /usr/bin/adit";
+        namespace.run("sh", &["-c", mount])?;
+    }
+    Ok(folders)
+}
+
+/// Starts systemd with adit's units on both machines. `None` if it cannot run here.
+pub(super) fn boot<'a>(
+    check: &str,
+    pair: &'a Pair,
+    folders: &[PathBuf; 2],
+    root: &Path,
+) -> Result<Option<[Machine<'a>; 2]>> {
+    let [at_server, at_client] = folders;
+    let Some(server) = Machine::boot(check, &pair.server, at_server, root)? else {
+        return Ok(None);
+    };
+    let Some(client) = Machine::boot(check, &pair.client, at_client, root)? else {
+        return Ok(None);
+    };
+    Ok(Some([server, client]))
 }
 
 /// Clients and the server in the background, under systemd.
@@ -48,40 +106,19 @@ pub(in super::super) fn under_systemd(scenario: &Scenario<'_>) -> Result<String>
         return Ok("SKIPPED".into());
     };
     let mut pair = Pair::new()?;
-    let mut folders = Vec::new();
-    for (namespace, role) in [(&mut pair.server, "server"), (&mut pair.client, "client")] {
-        let etc = scenario.folder().join(role);
-        // Its system log is not needed.
-        let _log = furnish(namespace, &etc, scenario.server, &root)?;
-        add_user(&etc, "adit", 61_900)?;
-        namespace.run("ln", &["-s", "/usr/sbin/openvpn", "/usr/bin/adit"])?;
-        folders.push(etc);
-    }
-    let mut machines = Vec::new();
-    for (namespace, etc) in [&pair.server, &pair.client].into_iter().zip(&folders) {
-        let Some(systemd) = Systemd::start(check, &root, namespace, etc)? else {
-            return Ok("SKIPPED".into());
-        };
-        let units = etc.join("units");
-        for name in OWN {
-            fs::copy(format!("packaging/{name}"), units.join(name)).context(name)?;
-        }
-        for name in JOURNAL {
-            fs::copy(root.join(UNITS).join(name), units.join(name)).context(name)?;
-        }
-        systemd.systemctl(namespace, &["daemon-reload"])?;
-        systemd.systemctl(namespace, &["start", "systemd-journald.socket"])?;
-        machines.push(Machine { namespace, systemd });
-    }
-    let [server, client] = machines.as_slice() else { return Err("two machines".into()) };
+    let folders = prepare(scenario, &mut pair, &root)?;
+    let Some(machines) = boot(check, &pair, &folders, &root)? else {
+        return Ok("SKIPPED".into());
+    };
+    let [server, client] = &machines;
 
     server.adit("server init --host 192.0.2.1 --network 10.73.0.0/24")?;
     server.adit("server start")?;
-    server.expect("adit-server.service", "ActiveState", "active")?;
+    server.expect(SERVER, "ActiveState", "active")?;
     let text = server.adit("server status")?;
     ensure(text.contains("kept running by adit-server.service"), || text.clone())?;
     server.adit("server client add laptop -o /etc/laptop.ovpn")?;
-    let [at_server, at_client] = folders.as_slice() else { return Err("two folders".into()) };
+    let [at_server, at_client] = &folders;
     fs::copy(at_server.join("laptop.ovpn"), at_client.join("laptop.ovpn"))?;
 
     let unit = "adit-connect@laptop.service";
@@ -116,11 +153,31 @@ pub(in super::super) fn under_systemd(scenario: &Scenario<'_>) -> Result<String>
     client.expect(unit, "ActiveState", "inactive")?;
 
     server.adit("server enable")?;
-    server.adit("server disable")?;
-    server.adit("server stop")?;
-    server.expect("adit-server.service", "ActiveState", "inactive")?;
-    server.expect("adit-server.service", "Result", "success")?;
+    server.expect(SERVER, "UnitFileState", "enabled")?;
     let text = server.adit("server logs -n 50")?;
     ensure(text.contains("the server is up"), || text.clone())?;
+    // The machine starts again.
+    drop(machines);
+    let Some(server) = Machine::boot(check, &pair.server, at_server, &root)? else {
+        return Ok("SKIPPED".into());
+    };
+    started_at_boot(&server)?;
     Ok(String::new())
+}
+
+/// Checks that the server has started with the machine, and ends it.
+fn started_at_boot(server: &Machine<'_>) -> Result<()> {
+    server.systemd.systemctl(server.namespace, &["start", "multi-user.target"])?;
+    until("the server that starts with the machine", SETUP_LIMIT, || {
+        Ok(server.adit("server status").is_ok())
+    })
+    .map_err(|failure| server.systemd.explain(server.namespace, &failure.0))?;
+    let text = server.adit("server status")?;
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    ensure(words.contains("starts with the machine"), || text.clone())?;
+    server.adit("server disable")?;
+    server.expect(SERVER, "UnitFileState", "disabled")?;
+    server.adit("server stop")?;
+    server.expect(SERVER, "ActiveState", "inactive")?;
+    server.expect(SERVER, "Result", "success")
 }

@@ -1,6 +1,7 @@
 //! Programs that start `openvpn`, and scripts that it runs, with adit in openvpn's place.
 
 pub(super) mod background;
+pub(super) mod guides;
 pub(super) mod network_manager;
 pub(super) mod resolvers;
 pub(super) mod systemd;
@@ -73,6 +74,8 @@ fn furnish(
     fs::create_dir_all(etc)?;
     let folder = etc.display().to_string();
     run("cp", &["-an", "/etc/.", &folder])?;
+    // Nothing that this machine starts starts there.
+    let _ = fs::remove_dir_all(etc.join("systemd/system"));
     // It may be a link into /run.
     let _ = fs::remove_file(etc.join("resolv.conf"));
     fs::write(etc.join("resolv.conf"), "nameserver 192.0.2.1\n")?;

@@ -21,8 +21,7 @@ pub(in super::super) const GROUP: &str = "adit-interop-";
 
 /// Starts systemd. `$1` is the name of its group.
 const START: &str = r#"set -e
-mkdir /run/groups
-mount -t cgroup2 cgroup2 /run/groups
+[ -d /run/groups ] || { mkdir /run/groups && mount -t cgroup2 cgroup2 /run/groups; }
 mkdir "/run/groups/$1"
 echo $$ > "/run/groups/$1/cgroup.procs"
 exec unshare --cgroup --uts --pid --fork --kill-child --mount --propagation private sh -c '
@@ -30,7 +29,7 @@ exec unshare --cgroup --uts --pid --fork --kill-child --mount --propagation priv
     mount -t proc proc /proc
     mount -t cgroup2 cgroup2 /sys/fs/cgroup
     exec env -i container=machine PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin \
-        SYSTEMD_UNIT_PATH=/etc/units SYSTEMD_GENERATOR_PATH=/none SYSTEMD_ENVIRONMENT_GENERATOR_PATH=/none \
+        SYSTEMD_UNIT_PATH=/etc/units:/etc/systemd/system SYSTEMD_GENERATOR_PATH=/none SYSTEMD_ENVIRONMENT_GENERATOR_PATH=/none \
         /lib/systemd/systemd --system  --unit=machine.target --log-target=console --show-status=no'
 "#;
 
