@@ -13,7 +13,7 @@ INTEROP ?= target/debug
 # The seed of the first generated case of make filter-diff.
 SEED ?= 1000
 
-.PHONY: test setup try deps fmt lint unit interop interop-build interop-run nft-diff interop-old interop-postgres packages-test filter-diff roots gate gate-accept deny sanitize msrv cross doc build release packages reproducible demo demo-postgres demo-mesh lab lab-smoke lab-build hooks
+.PHONY: test setup try deps fmt lint unit interop interop-build interop-run nft-diff interop-old interop-postgres packages-test musl filter-diff roots gate gate-accept deny sanitize msrv cross doc build release packages reproducible demo demo-postgres demo-mesh lab lab-smoke lab-build hooks
 
 test:
 	@scripts/test.sh
@@ -86,11 +86,19 @@ interop-postgres: interop-build
 	    ADIT_POSTGRES_ROOT=target/roots/postgres-$$version target/debug/adit-interop run --jobs $(JOBS) $$cases || exit 1; \
 	done; done
 
-# The tests of the packages in Debian's oldstable, stable and sid; make interop runs those in oldstable.
+# The tests of the packages in Debian 12, 13 and sid, and the static program; make interop runs those in Debian 12.
 PACKAGE_SUITES ?= bookworm trixie sid
 packages-test: interop-build
 	@scripts/package-roots.sh $(PACKAGE_SUITES)
 	ADIT_PACKAGE_SUITES="$(PACKAGE_SUITES)" target/debug/adit-interop run --jobs $(JOBS) packages/
+	@$(MAKE) --no-print-directory musl PROFILE=try
+
+# Builds the static program with the compiler of Debian's sid, on a machine whose Rust has no standard library for musl, and runs it
+# in a root that has nothing else. Needs root.
+musl:
+	@scripts/musl.sh root
+	@scripts/musl.sh build $(PROFILE)
+	@scripts/musl.sh check
 
 # Fails if the data path takes more instructions than the accepted baseline. The counts are exactly reproducible.
 gate:

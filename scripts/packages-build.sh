@@ -5,7 +5,8 @@
 #
 # The profile is release if it is not given. The folders of the source and of cargo do not enter the programs, so builds of the
 # same commit by the same compiler in other folders give the same bytes (make reproducible). The static program, for the tarball and the
-# image, needs Rust's standard library for musl: rustup target add x86_64-unknown-linux-musl, and Debian's musl-tools.
+# image, needs Rust's standard library for musl: rustup target add x86_64-unknown-linux-musl, and Debian's musl-tools. Without it,
+# scripts/musl.sh builds the program with another compiler, if it can.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 profile=${1:-release}
@@ -36,18 +37,27 @@ scripts/sbom.py adit-cli "$host" >"$out/adit.cdx.json"
 scripts/packages.sh --adit "$built/adit" --lab "$built/adit-lab" --sbom "$out/adit.cdx.json" --out "$out" deb rpm
 
 musl=${host%%-*}-unknown-linux-musl
-if [[ ! -d $(rustc --print target-libdir --target "$musl") ]]; then
-    echo "packages: unbuilt: the static program: no Rust standard library for $musl (rustup target add $musl)" >&2
-    echo "packages: the tarball and the image have a program that needs glibc instead" >&2
-    scripts/packages.sh --adit "$built/adit" --sbom "$out/adit.cdx.json" --out "$out" tarball image
-elif ! command -v musl-gcc >/dev/null; then
-    echo "packages: no musl-gcc for the static program (Debian: apt-get install musl-tools)" >&2
-    exit 1
-else
+static=''
+if [[ -d $(rustc --print target-libdir --target "$musl") ]]; then
+    if ! command -v musl-gcc >/dev/null; then
+        echo "packages: no musl-gcc for the static program (Debian: apt-get install musl-tools)" >&2
+        exit 1
+    fi
     # Rust links musl's objects itself; musl-gcc compiles only the C parts.
     export "CC_${musl//-/_}=musl-gcc"
     compile "$musl" -p adit-cli
-    scripts/packages.sh --adit "$out/build/$musl/$profile/adit" --sbom "$out/adit.cdx.json" --out "$out" tarball image
+    static=$out/build/$musl/$profile/adit
+elif scripts/musl.sh root; then
+    scripts/musl.sh build "$profile"
+    static=$out/musl/adit
+fi
+if [[ -n $static ]]; then
+    scripts/sbom.py adit-cli "$musl" >"$out/adit-musl.cdx.json"
+    scripts/packages.sh --adit "$static" --sbom "$out/adit-musl.cdx.json" --out "$out" tarball image
+else
+    echo "packages: unbuilt: the static program: no Rust standard library for $musl (rustup target add $musl)" >&2
+    echo "packages: the tarball and the image have a program that needs glibc instead" >&2
+    scripts/packages.sh --adit "$built/adit" --sbom "$out/adit.cdx.json" --out "$out" tarball image
 fi
 cd "$out"
 find . -maxdepth 1 -type f ! -name SHA256SUMS -printf '%P\0' | sort -z | xargs -0 sha256sum >SHA256SUMS

@@ -14,6 +14,9 @@ for folder in "${folders[@]}"; do
     rm -rf "$folder"
     mkdir -p "$folder"
     git archive HEAD | tar -x -C "$folder"
+    # The compiler of the static program, if scripts/musl.sh brings it.
+    mkdir -p target/roots "$folder/target"
+    ln -s "$PWD/target/roots" "$folder/target/roots"
     "$folder/scripts/packages-build.sh" "$profile"
     # Room for the second build.
     rm -rf "$folder/target/packages/build"

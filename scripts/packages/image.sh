@@ -7,7 +7,7 @@ with_libraries() {
     mkdir -p "$root/${to%/*}"
     cp -L "$file" "$root/$to"
     # A static program has none.
-    { ldd "$file" 2>/dev/null || true; } | grep -o '/[^ ]*' | while read -r library; do
+    { ldd "$file" 2>/dev/null | grep -o '/[^ ]*' || true; } | while read -r library; do
         mkdir -p "$root${library%/*}"
         cp -L "$library" "$root$library"
     done
