@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::{IpNet, Ipv6Net};
+use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use crate::VlanId;
@@ -316,7 +317,7 @@ impl std::fmt::Display for Rejection {
 }
 
 /// The parameters of an accepted client, in addition to the defaults.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ClientParams {
     /// A fixed tunnel address instead of one from the pool.
     pub ipv4: Option<Ipv4Addr>,
@@ -355,7 +356,7 @@ pub struct ClientParams {
 }
 
 /// The parameters of a session that most clients do not have.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionParams {
     /// The name of the session instead of the common name in the certificate. Only the answer to [`Request::Authorize`] about a new session
     /// can set it.
@@ -368,7 +369,7 @@ pub struct SessionParams {
 }
 
 /// `inactive`: ends a session with little traffic.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inactive {
     /// The time within which there must be enough traffic.
     pub after: Duration,

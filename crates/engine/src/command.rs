@@ -8,12 +8,13 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
 
 use crate::{Link, Rate, VlanId};
 
 /// A peer of the data plane: one session, or one channel of it. If the protocol has a 24-bit peer-id, the peer writes this number into the
 /// packets that it sends to this end.
-#[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
+#[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct PeerId(pub u32);
 
 /// The plain types of a data format, on which a protocol's engine and its data plane agree and which drivers pass
@@ -191,7 +192,7 @@ pub struct InnerMtu {
 
 /// The limits on a peer's speed, in bytes of the packets inside the tunnel. Packets beyond a limit are dropped; pings and other in-band
 /// messages always pass. The default has no limits.
-#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq, Serialize, Deserialize)]
 pub struct PeerRates {
     /// The limit on packets from the peer.
     pub received: Option<Rate>,
@@ -289,7 +290,7 @@ pub struct Traffic {
 }
 
 /// Traffic of one peer, in one channel or in both.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
     /// Packets received and authenticated.
     pub rx_packets: u64,

@@ -1,8 +1,12 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 /// The socket of the driver on which a datagram arrived.
-#[derive(Copy, Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash)]
+#[derive(
+    Copy, Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize,
+)]
 pub struct SocketId(pub u16);
 
 /// The way to a peer: the source of a packet and the destination of its answer.
@@ -10,13 +14,13 @@ pub struct SocketId(pub u16);
 /// For datagrams, it consists of the socket, the local address to which the packet was sent (a server with several
 /// addresses must answer from the same one) and the remote address. For streams, it is an id. Engines treat it as a key
 /// and read only the remote address.
-#[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
+#[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct Link {
     path: Path,
     remote: SocketAddr,
 }
 
-#[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
+#[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 enum Path {
     Datagram { socket: SocketId, local: Option<IpAddr> },
     Stream { id: u64 },

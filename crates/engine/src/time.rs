@@ -1,11 +1,15 @@
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 /// A point on the monotonic boot clock (`CLOCK_BOOTTIME`), in nanoseconds.
 ///
 /// `std::time::Instant` does not advance while the machine is suspended: after a resume, a laptop would not notice that
 /// its peers have been silent.
-#[derive(Copy, Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash)]
+#[derive(
+    Copy, Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize,
+)]
 pub struct Instant(u64);
 
 impl Instant {
@@ -42,5 +46,7 @@ impl Sub<Duration> for Instant {
 }
 
 /// Wall-clock time in seconds since 1970, for certificates and packet timestamps only.
-#[derive(Copy, Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash)]
+#[derive(
+    Copy, Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize,
+)]
 pub struct UnixTime(pub u64);

@@ -3,10 +3,12 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::Instant;
 
 /// The capacity of a [`TokenBucket`], and the time in which an empty bucket refills.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rate {
     tokens: u64,
     period: Duration,

@@ -3,8 +3,11 @@
 use std::fmt;
 use std::num::NonZeroU16;
 
+use serde::{Deserialize, Serialize};
+
 /// The number of a VLAN: 1 to 4094.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "u16", into = "u16")]
 pub struct VlanId(NonZeroU16);
 
 impl VlanId {
@@ -22,6 +25,20 @@ impl VlanId {
     /// Returns the number.
     pub const fn get(self) -> u16 {
         self.0.get()
+    }
+}
+
+impl TryFrom<u16> for VlanId {
+    type Error = &'static str;
+
+    fn try_from(number: u16) -> Result<Self, Self::Error> {
+        Self::new(number).ok_or("a VLAN has a number from 1 to 4094")
+    }
+}
+
+impl From<VlanId> for u16 {
+    fn from(id: VlanId) -> Self {
+        id.get()
     }
 }
 
