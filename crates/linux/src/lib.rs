@@ -3,13 +3,14 @@
 //!
 //! This is the only crate of the workspace with `unsafe`, which is confined to a few files: [`tun`] (including flow
 //! queues), [`ethtool`], [`packet`] (sockets and bursts), [`udp`] (sending, receiving, paths and steering: system calls
-//! that no crate wraps), [`netns`] (between fork and exec), [`descriptors`], [`clock`] (the time zone), [`memory`]
+//! that no crate wraps), [`netns`] (between fork and exec), [`descriptors`], [`fd_store`], [`clock`] (the time zone), [`memory`]
 //! (releasing it), [`plugin`] (shared objects with openvpn's plugin interface) and [`pam`]. The crate implements no protocol.
 
 pub mod channel;
 pub mod clock;
 pub mod descriptors;
 pub mod ethtool;
+pub mod fd_store;
 pub mod file;
 pub mod memory;
 pub mod net;

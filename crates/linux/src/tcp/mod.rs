@@ -176,6 +176,19 @@ impl TcpStream {
         }
     }
 
+    /// Takes over a connected stream of another process.
+    ///
+    /// # Errors
+    /// The descriptor is not a connected TCP socket.
+    pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
+        let stream = Self { fd };
+        if stream.options().protocol()? != Some(Protocol::TCP) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        stream.peer_addr()?;
+        Ok(stream)
+    }
+
     /// Returns whether the connection is established: `false` while connecting, an error if it failed.
     pub fn finish_connect(&self) -> io::Result<bool> {
         if let Some(error) = self.take_error()? {

@@ -65,6 +65,10 @@ impl FlowQueues {
         self.fds
     }
 
+    pub(super) fn fds(&self) -> &[OwnedFd] {
+        &self.fds
+    }
+
     pub(super) fn len(&self) -> usize {
         self.fds.len()
     }

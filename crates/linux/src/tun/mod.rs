@@ -394,7 +394,8 @@ fn grant(queue: &TunQueue, wanted: TunOffloads) -> Result<TunOffloads, TunError>
     Err(TunError::Os("setting offloads (TUNSETOFFLOAD)", last))
 }
 
-fn interface_index(name: &str) -> io::Result<u32> {
+/// Returns the index of the interface with a name, in the calling thread's network namespace.
+pub fn interface_index(name: &str) -> io::Result<u32> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
     let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
     Ok(netdevice::name_to_index(&socket, name)?)

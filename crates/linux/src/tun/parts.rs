@@ -34,6 +34,30 @@ impl TunDevice {
         (TunParts { name, ifindex, offloads, flow_queues }, descriptors)
     }
 
+    /// Returns the parts with duplicates of the descriptors, for a process that continues with the device.
+    ///
+    /// # Errors
+    /// The process has no free descriptors.
+    pub fn duplicate(&self) -> io::Result<(TunParts, Vec<OwnedFd>)> {
+        let mut flow_queues = Vec::new();
+        let mut descriptors = Vec::new();
+        for queue in &self.queues {
+            descriptors.push(queue.fd.try_clone()?);
+            let fds = queue.flow_queues.as_ref().map(FlowQueues::fds).unwrap_or_default();
+            flow_queues.push(fds.len());
+            for fd in fds {
+                descriptors.push(fd.try_clone()?);
+            }
+        }
+        let parts = TunParts {
+            name: self.name.clone(),
+            ifindex: self.ifindex,
+            offloads: self.offloads,
+            flow_queues,
+        };
+        Ok((parts, descriptors))
+    }
+
     /// Assembles a device.
     ///
     /// # Errors
