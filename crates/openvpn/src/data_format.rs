@@ -4,6 +4,9 @@ use std::fmt;
 
 use adit_crypto::{BlockCipher, Cipher, Digest, DirectionKey};
 use adit_engine::DataFormat;
+use serde::{Deserialize, Serialize};
+
+use crate::negotiate::DataCipher;
 
 /// OpenVPN's data format, as the parameter of types that are generic over a data format.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
@@ -55,7 +58,7 @@ impl fmt::Display for PacketLayout {
 }
 
 /// The compression framing of each packet. A peer that requested a compression header gets the "not compressed" form.
-#[derive(Copy, Clone, Debug, Default, Eq, PartialEq, Hash)]
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq, Hash, Serialize, Deserialize)]
 pub enum Framing {
     /// Nothing before the packet.
     #[default]
@@ -141,6 +144,39 @@ impl Protection {
                 }
             }
         }
+    }
+}
+
+/// A [`Protection`] by names, for another process.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SavedProtection {
+    cipher: DataCipher,
+    epoch: bool,
+    /// The digest of a block cipher.
+    digest: Option<String>,
+}
+
+impl SavedProtection {
+    /// Describes the protection of a session's packets.
+    pub fn of(protection: Protection) -> Self {
+        let digest = match protection {
+            Protection::Block(suite) | Protection::Static(suite) => suite.digest,
+            Protection::Aead(_) | Protection::Epoch(_) => None,
+        };
+        Self {
+            cipher: protection.into(),
+            epoch: matches!(protection, Protection::Epoch(_)),
+            digest: digest.map(|digest| digest.name().to_owned()),
+        }
+    }
+
+    /// Returns the protection. Packets of a block cipher without a known digest would not be authenticated, so there is
+    /// none then.
+    pub fn protection(&self) -> Option<Protection> {
+        let digest = self.digest.as_deref().unwrap_or_default();
+        let protection = self.cipher.protection(digest, self.epoch);
+        let authentic = !matches!(protection, Protection::Block(suite) if suite.digest.is_none());
+        authentic.then_some(protection)
     }
 }
 

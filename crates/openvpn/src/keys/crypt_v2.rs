@@ -9,6 +9,7 @@
 use std::fmt;
 
 use adit_crypto::{Aes256Ctr, CryptoError, Digest, DirectionKey, HmacKey};
+use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 use super::file::{self, KeyFileError};
@@ -23,7 +24,7 @@ const MIN_WKC_LEN: usize = TAG_LEN + StaticKey::LEN + 2;
 const TAG_LEN: usize = 32;
 
 /// The metadata of a wrapped key, which describes its client.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 pub enum Metadata {
     /// Type 0: bytes that the operator chose.
     User(Vec<u8>),

@@ -1,12 +1,14 @@
 use std::fmt;
 
 use adit_crypto::{BlockCipher, Cipher, Digest};
+use serde::{Deserialize, Serialize};
 
 use super::PeerInfo;
 use crate::data_format::{BlockSuite, Protection};
 
 /// A data cipher that a name in `data-ciphers` denotes.
-#[derive(Copy, Clone, Debug, Eq, PartialEq, Hash)]
+#[derive(Copy, Clone, Debug, Eq, PartialEq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub enum DataCipher {
     /// An AEAD cipher.
     Aead(Cipher),
@@ -62,6 +64,20 @@ impl DataCipher {
                 Protection::Block(BlockSuite { cipher, digest: Digest::from_name(auth) })
             }
         }
+    }
+}
+
+impl TryFrom<String> for DataCipher {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        Self::from_name(&name).ok_or_else(|| format!("unknown cipher {name:?}"))
+    }
+}
+
+impl From<DataCipher> for String {
+    fn from(cipher: DataCipher) -> Self {
+        cipher.name().to_owned()
     }
 }
 

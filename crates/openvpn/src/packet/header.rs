@@ -1,5 +1,7 @@
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use super::PacketError;
 
 /// The bits of a packet's first byte that hold the key id.
@@ -122,7 +124,7 @@ impl Header {
 }
 
 /// The id of one end of a session, which that end chooses at random and which is never zero.
-#[derive(Copy, Clone, Default, Eq, PartialEq, Ord, PartialOrd, Hash)]
+#[derive(Copy, Clone, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct SessionId(pub [u8; 8]);
 
 impl SessionId {

@@ -26,6 +26,7 @@ use adit_engine::UnixTime;
 use adit_engine::auth::TokenState;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use crate::keys::TokenKey;
@@ -55,7 +56,7 @@ pub struct TokenPolicy {
 }
 
 /// The data in a token.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Token {
     /// The id that tokens which replace each other have in common.
     pub session: [u8; SESSION_ID_LEN],

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use adit_crypto::{CryptoError, Digest, HmacKey};
 use adit_engine::Instant;
+use zeroize::Zeroizing;
 
 use crate::packet::{Control, SessionId};
 
@@ -19,13 +20,21 @@ const HIGHEST_ID: u32 = 1;
 
 pub(crate) struct Cookies {
     key: HmacKey,
+    /// The bytes of the key, for another process.
+    secret: Zeroizing<[u8; 32]>,
     slot: Duration,
 }
 
 impl Cookies {
     pub(crate) fn new(key: [u8; 32], hand_window: Duration) -> Result<Self, CryptoError> {
-        let key = HmacKey::new(Digest::Sha256, &key)?;
-        Ok(Self { key, slot: (hand_window / 2).max(Duration::from_secs(1)) })
+        let secret = Zeroizing::new(key);
+        let key = HmacKey::new(Digest::Sha256, secret.as_slice())?;
+        Ok(Self { key, secret, slot: (hand_window / 2).max(Duration::from_secs(1)) })
+    }
+
+    /// Returns the bytes of the key.
+    pub(crate) fn secret(&self) -> &Zeroizing<[u8; 32]> {
+        &self.secret
     }
 
     /// Returns the maximum time for which a cookie is valid.

@@ -9,6 +9,7 @@ use adit_engine::command::Counters;
 use adit_engine::{Link, PeerAddresses, PeerId, UnixTime};
 
 use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
 
 use crate::packet::SessionId;
 use crate::tls::PeerIdentity;
@@ -38,6 +39,8 @@ pub enum ServerEvent {
     Addresses(Box<PeerAddresses>),
     /// A client is authenticated and has its options.
     ClientUp(Box<ClientInfo>),
+    /// A client's session continues in this process, with its traffic so far ([`super::SavedServer`]).
+    Resumed(Box<ClientInfo>, Counters),
     /// A session ends, or an attempt to begin one that was in a request, with its number. [`Self::ClientDown`] with the
     /// traffic follows if it was a client's. Only reported if clients need a response to
     /// [`adit_engine::auth::Request::Connect`].
@@ -92,7 +95,7 @@ pub struct UsedElsewhere {
 }
 
 /// A connected client.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ClientInfo {
     /// Its id in the data plane.
     pub peer: PeerId,

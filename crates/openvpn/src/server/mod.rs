@@ -18,6 +18,6 @@ pub use config::{
     ClientChecks, ClientUpdate, ExportedKey, Network4, Network6, ReloadableConfig, ServerConfig,
     Topology,
 };
-pub use engine::{Disconnect, MAX_HANDSHAKES, ServerCounters, ServerEngine};
+pub use engine::{Disconnect, MAX_HANDSHAKES, SavedServer, ServerCounters, ServerEngine};
 pub use event::{ClientInfo, ServerEvent, UsedElsewhere};
 pub(crate) use responder::{Refused, Responder};

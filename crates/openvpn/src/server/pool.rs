@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use adit_engine::{PeerId, auth};
 use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
 
 use super::config::{Network4, Network6, Topology};
 
@@ -15,7 +16,7 @@ const MAX_REMEMBERED: usize = 65_536;
 const NO_NAME: &str = "";
 
 /// The addresses of one client.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Lease {
     pub(super) ipv4: Option<Ipv4Addr>,
     pub(super) ipv6: Option<Ipv6Addr>,
@@ -140,6 +141,15 @@ impl Pool {
         let lease = self.lease(peer, NO_NAME, fixed);
         self.remembered.remove(NO_NAME);
         lease
+    }
+
+    /// Gives `peer` the addresses that it had in another process. Returns false if one of them is taken.
+    pub(super) fn restore(&mut self, peer: PeerId, lease: Lease) -> bool {
+        if lease.addresses().any(|address| self.taken.contains_key(&address)) {
+            return false;
+        }
+        self.taken.extend(lease.addresses().map(|address| (address, peer)));
+        true
     }
 
     /// Releases the addresses of a lease.

@@ -13,8 +13,10 @@
 //! 3. A valid cookie proves the address, and charges the budget of starts. A forged packet never does.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use adit_engine::{Instant, Link, Random, Rate, TokenBucket, UnixTime};
+use zeroize::Zeroizing;
 
 use super::address_limiter::AddressLimiter;
 use super::cookie::Cookies;
@@ -100,6 +102,18 @@ impl Responder {
             starts: StartBudget::new(),
             frequency: settings.connect_freq.map(|frequency| (TokenBucket::new(), rate(frequency))),
         })
+    }
+
+    /// Returns the secret of the cookies, with which another process recognizes them.
+    pub(crate) fn cookie_secret(&self) -> &Zeroizing<[u8; 32]> {
+        self.cookies.secret()
+    }
+
+    /// Recognizes the cookies of another process. If the library fails, their handshakes begin again.
+    pub(crate) fn set_cookie_secret(&mut self, secret: Zeroizing<[u8; 32]>, hand_window: Duration) {
+        if let Ok(cookies) = Cookies::new(*secret, hand_window) {
+            self.cookies = cookies;
+        }
     }
 
     /// Returns the answer to an unauthenticated sender's reset, and keeps no state about it.

@@ -3,6 +3,7 @@
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
 mod renegotiation;
+mod saved;
 
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use crate::reliable::{Received, Reliable};
 use crate::tls::TlsSession;
 use crate::wrap::Wrapper;
 use renegotiation::{NegotiationFailures, PostponedRenegotiation, RenegotiationWrapping};
+pub(crate) use saved::SavedControlChannel;
 
 /// The size of the largest control packet with IP and UDP headers, as in OpenVPN.
 const CONTROL_MTU: usize = 1250;

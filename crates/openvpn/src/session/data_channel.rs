@@ -7,9 +7,11 @@ use adit_engine::auth::Inactive;
 use adit_engine::command::{Float, Keepalive, PeerRates};
 use adit_engine::{Instant, Link, PeerId, Random, VlanId};
 use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
 
 use super::common::{fragment_size, inner_mtu};
 use super::idle::session_end;
+use super::rekey_schedule::SavedSchedule;
 use super::{ControlChannel, Idle, PacketSizes, PathReport, RekeySchedule, Settings};
 use crate::data_format::{Command, Framing, Notice, Outbox, PacketLayout, PeerSpec, Protection};
 use crate::keys::{DataKeys, Role};
@@ -88,6 +90,15 @@ pub(crate) struct DataChannel {
     ends: Option<Instant>,
 }
 
+/// The state of a [`DataChannel`], for another process.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SavedDataChannel {
+    schedule: SavedSchedule,
+    exporter: bool,
+    ends: Option<Instant>,
+}
+
 /// The effect of a notice about a data channel, for its engine.
 pub(crate) enum NoticeOutcome {
     /// The engine has nothing to do.
@@ -120,6 +131,41 @@ impl DataChannel {
             idle: Idle::watch(now, inactive, peer, (link, protection, settings)),
             ends: session_end(now, timeout),
         }
+    }
+
+    /// Returns the state.
+    pub(crate) fn save(&self) -> SavedDataChannel {
+        SavedDataChannel {
+            schedule: self.schedule.save(),
+            exporter: self.exporter,
+            ends: self.ends,
+        }
+    }
+
+    /// Adds the peer of another process's session to the data plane, with its routes. Its keys follow from that
+    /// process. The path MTU search and the idle timer start again. `terms` makes the terms for the session's
+    /// protection. Returns `None` if its cipher is unknown.
+    pub(crate) fn restore<E>(
+        now: Instant,
+        saved: &SavedDataChannel,
+        terms: impl FnOnce(Protection) -> PeerTerms,
+        (routes, inactive): (Vec<IpNet>, Option<Inactive>),
+        (peer, settings): (PeerId, &Settings),
+        out: &mut Outbox<E>,
+    ) -> Option<Self> {
+        let schedule = RekeySchedule::restore(peer, &saved.schedule, settings)?;
+        let protection = schedule.protection();
+        let terms = terms(protection);
+        let link = terms.link;
+        terms.add_peer(settings, routes, out);
+        Some(Self {
+            peer,
+            schedule,
+            sizes: PacketSizes::new(now, peer, link, protection, settings),
+            exporter: saved.exporter,
+            idle: Idle::watch(now, inactive, peer, (link, protection, settings)),
+            ends: saved.ends,
+        })
     }
 
     /// Also applies the path MTU to another channel of the session, because it takes the same path.

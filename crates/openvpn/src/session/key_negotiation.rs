@@ -105,6 +105,31 @@ impl KeyNegotiation {
         Self::new((Role::Server, 0), tls, reliable, give_up, true)
     }
 
+    /// Creates a server's negotiation in place of a complete one of another process. Its TLS session does not exist any
+    /// more, so the negotiation counts as failed, which the next one repairs.
+    pub(crate) fn taken_over(
+        key_id: u8,
+        tls: TlsSession,
+        reliable: Reliable,
+        now: Instant,
+    ) -> Self {
+        let randoms = Randoms { random1: [0; 32], random2: [0; 32] };
+        let remote = KeyMethod2 {
+            pre_master: None,
+            randoms,
+            options: String::new(),
+            username: String::new(),
+            password: Zeroizing::default(),
+            peer_info: String::new(),
+        };
+        Self {
+            sent_keys: true,
+            remote: Some(remote),
+            failed: true,
+            ..Self::new((Role::Server, key_id), tls, reliable, now, true)
+        }
+    }
+
     fn new(
         (role, key_id): (Role, u8),
         tls: TlsSession,

@@ -17,8 +17,10 @@ pub use common::OCC_MAGIC;
 pub(crate) use common::{
     RESEND_WRAPPED_KEY, WallClock, framing_action, inner_mtu, is_exit_notice, options_string,
 };
-pub(crate) use control_channel::ControlChannel;
-pub(crate) use data_channel::{Agreement, DataChannel, NoticeOutcome, PeerTerms, all_routes};
+pub(crate) use control_channel::{ControlChannel, SavedControlChannel};
+pub(crate) use data_channel::{
+    Agreement, DataChannel, NoticeOutcome, PeerTerms, SavedDataChannel, all_routes,
+};
 pub(crate) use exit::ExitNotices;
 pub(crate) use idle::{Idle, session_end, silence_end};
 pub(crate) use key_negotiation::Event;

@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use adit_engine::command::KeySlot;
 use adit_engine::{Instant, PeerId, Random};
+use serde::{Deserialize, Serialize};
 
 use super::ControlChannel;
 use super::settings::{Renegotiation, Settings};
-use crate::data_format::{Command, DataKey, KeyLimits, Outbox, Protection};
+use crate::data_format::{Command, DataKey, KeyLimits, Outbox, Protection, SavedProtection};
 use crate::keys::DataKeys;
 use crate::negotiate::DataCipher;
 
@@ -32,7 +33,48 @@ pub(crate) struct RekeySchedule {
     rekey: Option<Instant>,
 }
 
+/// The state of a [`RekeySchedule`], for another process. The data plane has the keys.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SavedSchedule {
+    protection: SavedProtection,
+    primary: u8,
+    coming: Option<(u8, Instant)>,
+    retire: Option<Instant>,
+}
+
 impl RekeySchedule {
+    /// Returns the state.
+    pub(crate) fn save(&self) -> SavedSchedule {
+        SavedSchedule {
+            protection: SavedProtection::of(self.protection),
+            primary: self.primary,
+            coming: self.coming,
+            retire: self.retire,
+        }
+    }
+
+    /// Continues a session whose keys the data plane gets from the same process. Returns `None` if its cipher is
+    /// unknown.
+    pub(crate) fn restore(
+        peer: PeerId,
+        saved: &SavedSchedule,
+        settings: &Settings,
+    ) -> Option<Self> {
+        Some(Self {
+            peer,
+            protection: saved.protection.protection()?,
+            renegotiation: settings.renegotiation,
+            hand_window: settings.hand_window,
+            tran_window: settings.tran_window,
+            primary: saved.primary,
+            coming: saved.coming,
+            retire: saved.retire,
+            // The control channel needs a negotiation soon anyway.
+            rekey: None,
+        })
+    }
+
     /// Installs a session's first key.
     pub(crate) fn start<E>(
         now: Instant,

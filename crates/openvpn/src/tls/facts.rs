@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use adit_engine::CertificateFacts;
 use num_bigint::BigInt;
+use serde::{Deserialize, Serialize};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 
@@ -20,8 +21,21 @@ use super::identity::{attributes, format_name};
 use super::trust::parse;
 
 /// A certificate as DER, which sessions share.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Vec<u8>", into = "Vec<u8>")]
 pub struct SharedDer(pub(super) Arc<[u8]>);
+
+impl From<Vec<u8>> for SharedDer {
+    fn from(der: Vec<u8>) -> Self {
+        Self(der.into())
+    }
+}
+
+impl From<SharedDer> for Vec<u8> {
+    fn from(der: SharedDer) -> Self {
+        der.0.to_vec()
+    }
+}
 
 // Implemented by hand because the bytes say nothing in a log.
 impl fmt::Debug for SharedDer {

@@ -8,6 +8,7 @@
 use std::fmt::Write as _;
 
 use adit_engine::{MAX_GROUPS, is_group_name};
+use serde::{Deserialize, Serialize};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::der_parser::asn1_rs::Any;
 use x509_parser::extensions::ParsedExtension;
@@ -24,7 +25,7 @@ const MAX_COMMON_NAME: usize = 64;
 const MAX_SUBJECT: usize = 2048;
 
 /// The identity in a verified certificate.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerIdentity {
     /// The subject in OpenVPN's form, `C=..., O=..., CN=...`.
     pub subject: String,

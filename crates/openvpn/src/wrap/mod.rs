@@ -31,6 +31,7 @@ use crate::packet::PacketError;
 
 pub use first_packet::{FirstPacket, WrapServer};
 pub use replay::{ReplayWindow, Replayed};
+pub(crate) use wrapper::SavedWrapper;
 pub use wrapper::Wrapper;
 
 /// The wrapping of control packets, with its keys.

@@ -1,3 +1,5 @@
+use serde::{Deserialize, Serialize};
+
 /// The maximum distance behind the newest id at which a packet is accepted: OpenVPN's default `replay-window`.
 const WINDOW: u32 = 64;
 
@@ -8,7 +10,7 @@ pub struct Replayed;
 /// The replay window of the control channel. Ids count up within a time stamp and start over with a later one.
 ///
 /// Only authenticated packets may be passed to [`Self::accept`], which records them.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ReplayWindow {
     time: u32,
     /// The highest id seen under `time`; 0 before the first packet.

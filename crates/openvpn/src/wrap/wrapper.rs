@@ -2,7 +2,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use adit_crypto::{CryptoError, constant_time_eq, sha256};
-use adit_engine::UnixTime;
+use adit_engine::{SecretBytes, UnixTime};
+use serde::{Deserialize, Serialize};
 
 use super::mode::{Mode, Stamp};
 use super::{ReplayWindow, WrapConfig, WrapError};
@@ -233,6 +234,79 @@ impl Wrapper {
             _ => true,
         };
         if fits { Ok(()) } else { Err(PacketError::BadOpcode(header.opcode.number())) }
+    }
+}
+
+/// The state of a server's [`Wrapper`], for another process.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SavedWrapper {
+    mode: SavedMode,
+    /// The SHA-256 of the key that the client brought.
+    expects: Option<[u8; 32]>,
+    next_id: Option<u32>,
+    time: Option<u32>,
+    replay: ReplayWindow,
+    metadata: Option<Metadata>,
+}
+
+/// A [`Mode`] of a server.
+#[derive(Debug, Serialize, Deserialize)]
+enum SavedMode {
+    None,
+    /// tls-auth, whose direction and digest are in the configuration.
+    Auth(SecretBytes),
+    Crypt(SecretBytes),
+}
+
+impl Wrapper {
+    /// Returns the state. From now on, only another process may seal packets of this session.
+    pub(crate) fn save(&self) -> SavedWrapper {
+        let key = |key: &StaticKey| SecretBytes::of(key.as_bytes());
+        let mode = match (&self.mode, self.mode.base()) {
+            (Mode::Auth(_), Some(base)) => SavedMode::Auth(key(base)),
+            (Mode::Crypt(_), Some(base)) => SavedMode::Crypt(key(base)),
+            _ => SavedMode::None,
+        };
+        let expects = match self.wrapped_key {
+            WrappedKey::Expect(hash) => Some(hash),
+            WrappedKey::None | WrappedKey::Append(_) => None,
+        };
+        SavedWrapper {
+            mode,
+            expects,
+            next_id: self.next_id,
+            time: self.time,
+            replay: self.replay.clone(),
+            metadata: self.metadata.as_deref().cloned(),
+        }
+    }
+
+    /// Continues a server's session.
+    ///
+    /// # Errors
+    /// Fails if the configuration has no such wrapping any more.
+    pub(crate) fn restore(saved: SavedWrapper, config: &WrapConfig) -> Result<Self, WrapError> {
+        let SavedWrapper { mode, expects, next_id, time, replay, metadata } = saved;
+        let mode = match mode {
+            SavedMode::None if matches!(config, WrapConfig::None) => Mode::None,
+            SavedMode::None => return Err(WrapError::WrongRole),
+            SavedMode::Auth(saved) => match config.shared() {
+                Some(WrapConfig::TlsAuth { key, direction, digest })
+                    if constant_time_eq(&saved.0, key.as_bytes()) =>
+                {
+                    Mode::auth(key, *direction, *digest)?
+                }
+                _ => return Err(WrapError::WrongRole),
+            },
+            SavedMode::Crypt(saved) => {
+                let bytes = saved.array().ok_or(WrapError::WrongRole)?;
+                Mode::crypt(&StaticKey::new(*bytes), Role::Server)?
+            }
+        };
+        let wrapped_key = expects.map_or(WrappedKey::None, WrappedKey::Expect);
+        let metadata = metadata.map(Box::new);
+        Ok(Self { next_id, time, replay, metadata, ..Self::new(Role::Server, mode, wrapped_key) })
     }
 }
 

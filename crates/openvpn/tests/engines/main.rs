@@ -19,6 +19,7 @@ mod records;
 mod simulated;
 mod stations;
 mod streams;
+mod takeover;
 mod unauthenticated;
 mod vulnerabilities;
 

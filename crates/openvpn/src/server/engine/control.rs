@@ -42,6 +42,8 @@ impl ServerEngine {
             return self.session_frame(now, peer, packet, out);
         }
         match opcode {
+            // The peer repeats the packet, to the process that continues the sessions.
+            _ if self.paused => self.counters.delayed += 1,
             Opcode::HardResetClientV2 | Opcode::HardResetClientV3 => {
                 self.reset(now, link, opcode, packet, out);
             }
@@ -62,10 +64,11 @@ impl ServerEngine {
         if self.hold_packet(peer, packet) {
             return;
         }
+        let paused = self.paused;
         self.step(now, peer, out, |client, tls, settings| {
             // The client must be accepted with the data in its authorization request. Until it has
             // a session, refuse a different certificate and further attempts.
-            let may_begin = client.may_renegotiate();
+            let may_begin = client.may_renegotiate() && !paused;
             client.control_channel.frame(now, packet, || next_tls(may_begin, tls), settings)
         });
     }

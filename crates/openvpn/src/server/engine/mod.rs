@@ -7,6 +7,7 @@ mod handshake_listener;
 mod key_verification;
 mod release_memory;
 mod route_ownership;
+mod saved;
 mod session_replacement;
 mod stations;
 mod streams;
@@ -36,6 +37,7 @@ use crate::tls::ServerTls;
 use crate::wrap::WrapError;
 pub use counters::ServerCounters;
 use key_verification::{FREE_PER_VERIFICATION, MAX_VERIFICATIONS};
+pub use saved::SavedServer;
 use streams::Streams;
 
 pub(super) type Out = Outbox<ServerEvent>;
@@ -106,6 +108,8 @@ pub struct ServerEngine {
     counters: ServerCounters,
     /// Whether copies of keys may remain on the stack.
     soiled: bool,
+    /// Whether handshakes and renegotiations are left to another process.
+    paused: bool,
 }
 
 impl ServerEngine {
@@ -147,6 +151,7 @@ impl ServerEngine {
             next_session: 0,
             counters: ServerCounters::default(),
             soiled: false,
+            paused: false,
             config,
         })
     }

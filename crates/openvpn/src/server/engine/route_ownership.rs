@@ -22,6 +22,11 @@ impl RouteOwnership {
         self.0.shrink_to_fit();
     }
 
+    /// Records the prefixes of a client whose session began in another process.
+    pub(super) fn restore(&mut self, peer: PeerId, prefixes: &[IpNet]) {
+        self.0.extend(prefixes.iter().map(|prefix| (*prefix, peer)));
+    }
+
     fn release(&mut self, peer: PeerId, prefixes: &[IpNet]) {
         for prefix in prefixes {
             if self.0.get(prefix) == Some(&peer) {
@@ -100,7 +105,7 @@ impl ServerEngine {
     }
 }
 
-fn addresses_of(
+pub(super) fn addresses_of(
     peer: PeerId,
     identity: &PeerIdentity,
     grant: &auth::ClientParams,

@@ -88,6 +88,11 @@ impl Streams {
         }
     }
 
+    /// Records the stream of a session that began in another process. Returns false if there is such a stream already.
+    pub(super) fn restore(&mut self, link: Link, peer: PeerId) -> bool {
+        self.by_link.insert(link, State::Session(peer)).is_none()
+    }
+
     /// Shrinks the tables to their contents.
     pub(super) fn release_memory(&mut self) {
         self.by_link.shrink_to_fit();

@@ -41,6 +41,7 @@ impl ServerEngine {
     }
 
     pub(super) fn tick_client(&mut self, now: Instant, peer: PeerId, out: &mut Out) {
+        let paused = self.paused;
         let Some(client) = self.clients.get_mut(&peer) else { return };
         if client.control_channel.expired(now) {
             return self.remove(peer, Reason::HandshakeTimeout, out);
@@ -80,7 +81,7 @@ impl ServerEngine {
                     self.found_path(now, peer, report, out);
                 }
                 // After a renegotiation that waits for its authorization, the next one is planned.
-                if wanted && !waits {
+                if wanted && !waits && !paused {
                     return self.step(now, peer, out, |client, tls, settings| {
                         let tls = TlsSession::server(tls)?;
                         client.control_channel.renegotiate(now, tls, settings)?;
@@ -93,7 +94,7 @@ impl ServerEngine {
             _ => {}
         }
         self.step(now, peer, out, |client, tls, settings| {
-            let may_begin = client.may_renegotiate();
+            let may_begin = client.may_renegotiate() && !paused;
             client.control_channel.resume_postponed(now, || next_tls(may_begin, tls), settings)
         });
     }

@@ -20,9 +20,9 @@ const AGAIN: Duration = Duration::from_secs(10);
 /// Consecutive failed negotiations of a session.
 #[derive(Copy, Clone)]
 pub(super) struct NegotiationFailures {
-    since: Instant,
+    pub(super) since: Instant,
     /// When to begin another negotiation.
-    again: Instant,
+    pub(super) again: Instant,
 }
 
 /// The peer's request to renegotiate, delayed until [`ControlChannel::pace`] allows it. It is stored because a stream never retransmits.
