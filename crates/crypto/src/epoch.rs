@@ -47,6 +47,16 @@ impl EpochSecret {
         half.cipher.first_chunk().copied().map(Self).ok_or(AeadError)
     }
 
+    /// Makes a secret of bytes that [`Self::as_bytes`] returned.
+    pub const fn new(bytes: [u8; SECRET_LEN]) -> Self {
+        Self(bytes)
+    }
+
+    /// Returns the bytes.
+    pub const fn as_bytes(&self) -> &[u8; SECRET_LEN] {
+        &self.0
+    }
+
     /// Derives the secret of the next epoch.
     ///
     /// # Errors

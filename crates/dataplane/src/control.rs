@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use adit_engine::command::{Counters, Float, Keepalive, KeySlot, PeerSpec};
+use adit_engine::command::{Counters, Keepalive, KeySlot};
 use adit_engine::{Command, DataFormat, Instant, Link, Notice, PeerId, SocketId, Vlans};
 use adit_linux::poll::{EventFd, Poller};
 use adit_linux::tcp::TcpStream;
@@ -57,7 +57,7 @@ type IdlePlane<F> = (Plane<F>, Arc<Shared<F>>, Upcalls<<F as Format>::Types>);
 
 /// A running data plane. Dropping it stops the workers.
 pub struct Plane<F: Format> {
-    shared: Arc<Shared<F>>,
+    pub(crate) shared: Arc<Shared<F>>,
     workers: Vec<JoinHandle<()>>,
     /// The arena in which the control plane seals its own messages.
     arena: Mutex<Arena>,
@@ -545,10 +545,7 @@ impl<F: Format> Plane<F> {
     /// Installs a key. It is a separate function so that the secrets it leaves on the stack are below its caller.
     #[inline(never)]
     fn install(&self, peer: &Peer<F>, slot: KeySlot, key: &<F::Types as DataFormat>::Key) {
-        let PeerSpec { replay_window, link, float, .. } = **peer.settings.load();
-        // A stream reorders nothing, unless it is one of several paths.
-        let in_order = link.is_stream() && float != Float::Accept;
-        let replay_window = if in_order { 1 } else { replay_window };
+        let replay_window = self.shared.replay_window(peer);
         // Key material whose type guarantees its length, so the library has no reason to refuse it.
         let Some(key) = Key::new(key, replay_window, peer.next_key_origin()) else { return };
         if key.is_headerless() {
@@ -586,14 +583,20 @@ impl<F: Format> Plane<F> {
     }
 }
 
-impl<F: Format> Drop for Plane<F> {
-    fn drop(&mut self) {
+impl<F: Format> Plane<F> {
+    pub(crate) fn join_workers(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
         self.wake();
         for worker in self.workers.drain(..) {
             // The worker's panic guard has already reported any panic.
             let _ = worker.join();
         }
+    }
+}
+
+impl<F: Format> Drop for Plane<F> {
+    fn drop(&mut self) {
+        self.join_workers();
     }
 }
 

@@ -6,7 +6,7 @@
 use std::fmt::Debug;
 
 use adit_engine::command::PeerSpec;
-use adit_engine::{DataFormat, Instant};
+use adit_engine::{DataFormat, Instant, SecretBytes};
 
 use crate::replay::ReplayCheck;
 use crate::scratch::Scratch;
@@ -196,6 +196,19 @@ pub trait FormatKey: Debug + Send + Sync + Sized {
 
     /// Returns whether the key is close to one of its limits.
     fn near_limit(&self) -> bool;
+
+    /// Returns the key with its packet ids, so that another process can continue with it; `None` if it cannot. Nothing
+    /// may be sealed under it any more.
+    fn save(&self) -> Option<SecretBytes> {
+        None
+    }
+
+    /// Continues a key of another process. Packet ids up to the newest one received count as received. `None` if the
+    /// state is not valid.
+    fn resume(saved: &SecretBytes, replay_window: u32) -> Option<Self> {
+        let _ = (saved, replay_window);
+        None
+    }
 }
 
 /// Seals packets under a key of any kind.

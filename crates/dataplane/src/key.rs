@@ -34,13 +34,18 @@ impl<F: Format> Key<F> {
         replay_window: u32,
         origin: KeyOrigin,
     ) -> Option<Self> {
-        Some(Self {
+        Some(Self::resumed(F::Key::new(key, replay_window)?, origin))
+    }
+
+    /// Continues a key of another process.
+    pub(crate) fn resumed(format: F::Key, origin: KeyOrigin) -> Self {
+        Self {
             generation: origin.generation,
             owner: origin.owner,
             used: AtomicBool::new(false),
             warned: AtomicBool::new(false),
-            format: F::Key::new(key, replay_window)?,
-        })
+            format,
+        }
     }
 
     #[inline]

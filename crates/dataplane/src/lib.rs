@@ -48,6 +48,8 @@ mod relay;
 #[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 mod replay;
 mod routes;
+#[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+mod saved;
 mod scratch;
 mod shared;
 mod sockets;
@@ -76,9 +78,10 @@ pub use recursion::{OwnPort, OwnTransport};
 pub use relay::Relay;
 pub use replay::{ReplayCheck, ReplayWindow};
 pub use routes::Routes;
+pub use saved::SavedPeer;
 pub use scratch::Scratch;
 pub use shared::Failure;
 pub use splice::MAX_SPLICES;
 pub use stats::{DropReason, Histogram, Offloads, Totals};
-pub use stream::{MAX_FRAME, StreamEnd, StreamOptions};
+pub use stream::{MAX_FRAME, SavedStream, StreamEnd, StreamOptions};
 pub use upcall::{Upcall, Upcalls};

@@ -329,6 +329,32 @@ impl<F: Format> Peer<F> {
         (self.in_band_rx_packets.load(Relaxed), self.in_band_rx_bytes.load(Relaxed))
     }
 
+    /// Returns the counters of pings and messages: in both directions, and received.
+    pub(crate) fn in_band(&self) -> [u64; 4] {
+        self.in_band_counters().map(|counter| counter.load(Relaxed))
+    }
+
+    /// Sets the counters that the peer had in another process.
+    pub(crate) fn restore_counters(&self, traffic: Counters, in_band: [u64; 4]) {
+        let Counters { rx_packets, rx_bytes, tx_packets, tx_bytes } = traffic;
+        self.rx.packets.fetch_add(rx_packets, Relaxed);
+        self.rx.bytes.fetch_add(rx_bytes, Relaxed);
+        self.tx.packets.fetch_add(tx_packets, Relaxed);
+        self.tx.bytes.fetch_add(tx_bytes, Relaxed);
+        for (counter, count) in self.in_band_counters().into_iter().zip(in_band) {
+            counter.fetch_add(count, Relaxed);
+        }
+    }
+
+    fn in_band_counters(&self) -> [&AtomicU64; 4] {
+        [
+            &self.in_band_packets,
+            &self.in_band_bytes,
+            &self.in_band_rx_packets,
+            &self.in_band_rx_bytes,
+        ]
+    }
+
     pub(crate) fn traffic(&self) -> Traffic {
         let Counters { rx_packets, rx_bytes, tx_packets, tx_bytes } = self.counters();
         Traffic {

@@ -45,6 +45,24 @@ impl ReplayWindow {
         Self { newest: 0, size: u64::from(size), blocks: vec![0; blocks].into() }
     }
 
+    /// Creates a window of `size` packets in which all ids up to `newest` were seen.
+    pub fn after(newest: u64, size: u32) -> Self {
+        let mut window = Self::new(size);
+        window.newest = newest;
+        window.blocks.fill(u64::MAX);
+        // The later ids of the newest one's block are new.
+        let at = window.block_of(newest);
+        if let Some(block) = window.blocks.get_mut(at) {
+            *block = bit_of(newest) | bit_of(newest).wrapping_sub(1);
+        }
+        window
+    }
+
+    /// Returns the newest id seen; 0 if there was none.
+    pub fn newest(&self) -> u64 {
+        self.newest
+    }
+
     /// Forgets all ids.
     pub fn clear(&mut self) {
         self.newest = 0;
@@ -122,6 +140,24 @@ mod tests {
         window.accept(u64::MAX);
         assert_eq!(window.check(u64::MAX), None);
         assert_eq!(window.check(u64::MAX - 1), Some(ReplayCheck::Late));
+    }
+
+    #[test]
+    fn a_window_after_an_id_has_seen_all_before_it() {
+        for newest in [0, 1, 63, 64, 100, 127, 128, 1 << 40] {
+            let mut window = ReplayWindow::after(newest, 100);
+            assert_eq!(window.newest(), newest);
+            for id in newest.saturating_sub(200)..=newest {
+                assert_eq!(window.check(id), None, "{id} up to {newest}");
+            }
+            window.accept(newest + 90);
+            for id in newest + 1..newest + 90 {
+                assert_eq!(window.check(id), Some(ReplayCheck::Late), "{id} after {newest}");
+            }
+            for id in newest.saturating_sub(9)..=newest {
+                assert_eq!(window.check(id), None, "{id} up to {newest}");
+            }
+        }
     }
 
     proptest! {

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 
-use adit_engine::command::PeerSpec;
+use adit_engine::command::{Float, PeerSpec};
 use adit_engine::{Instant, Link, Notice, PeerId, VlanId, Vlans};
 use adit_linux::poll::{EventFd, Poller};
 use adit_wire::ethernet::Ethernet;
@@ -95,6 +95,14 @@ impl<F: Format> Shared<F> {
             Relay::Deny => self.filtered.get().is_some(),
             Relay::Kernel => false,
         }
+    }
+
+    /// Returns the replay window of a peer's keys.
+    pub(crate) fn replay_window(&self, peer: &Peer<F>) -> u32 {
+        let PeerSpec { replay_window, link, float, .. } = **peer.settings.load();
+        // A stream reorders nothing, unless it is one of several paths.
+        let in_order = link.is_stream() && float != Float::Accept;
+        if in_order { 1 } else { replay_window }
     }
 
     /// Returns whether packets of peers may be for other peers.

@@ -498,7 +498,10 @@ mod tests {
                 join(&mut reassembler, piece, Origin { packet_id: 300 + number, ..late });
             }
             most = most.max(reassembler.held);
-            assert_eq!(reassembler.held, reassembler.partial.iter().map(|p| p.text.len()).sum());
+            assert_eq!(
+                reassembler.held,
+                reassembler.partial.iter().map(|p| p.text.len()).sum::<usize>()
+            );
         }
         assert!(most <= MAX_HELD && most > MAX_HELD - 64_000, "{most}");
     }

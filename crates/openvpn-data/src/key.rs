@@ -6,12 +6,16 @@
 mod aead;
 mod block;
 mod epoch;
+mod saved;
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use adit_crypto::aead::AeadError;
+use adit_engine::SecretBytes;
 use adit_openvpn::data_format::{DataKey, KeyLimits, OpenVpn, PeerSpec, Protection};
 use crossbeam_utils::CachePadded;
+
+pub use saved::fuzz as fuzz_saved_key;
 
 use super::SenderState;
 use adit_dataplane::DropReason;
@@ -40,6 +44,8 @@ pub struct Key {
     id: u8,
     format: KeyFormat,
     limits: KeyLimits,
+    /// What the key was prepared from, if another process can continue with it.
+    material: Option<Box<saved::Material>>,
     /// The next packet id to send. Written only through a [`BurstUsage`], under the peer's TX lock.
     next_id: AtomicU64,
     failed: AtomicU64,
@@ -152,15 +158,27 @@ impl Key {
                 KeyFormat::Block(Box::new(block))
             }
         };
-        Ok(Self {
-            id: key.key_id & 7,
+        let passes = matches!(key.protection, Protection::Aead(_) | Protection::Block(_));
+        let material = passes.then(|| saved::Material::of(key));
+        Ok(Self::of(key.key_id & 7, format, key.limits, material))
+    }
+
+    fn of(
+        id: u8,
+        format: KeyFormat,
+        limits: KeyLimits,
+        material: Option<Box<saved::Material>>,
+    ) -> Self {
+        Self {
+            id,
             format,
-            limits: key.limits,
+            limits,
+            material,
             next_id: AtomicU64::new(1),
             failed: AtomicU64::new(0),
             sealed: CachePadded::default(),
             opened: CachePadded::default(),
-        })
+        }
     }
 
     #[inline]
@@ -249,9 +267,26 @@ impl FormatKey for Key {
         near || reached_by_both(self.limits.bytes, |usage| &usage.bytes)
             || reached_by_both(self.limits.packets, |usage| &usage.packets)
     }
+
+    fn save(&self) -> Option<SecretBytes> {
+        saved::save(self)
+    }
+
+    fn resume(saved: &SecretBytes, replay_window: u32) -> Option<Self> {
+        saved::resume(saved, replay_window)
+    }
 }
 
 impl Usage {
+    fn of([blocks, bytes, packets]: [u64; 3]) -> Self {
+        Self { blocks: blocks.into(), bytes: bytes.into(), packets: packets.into() }
+    }
+
+    /// Returns the blocks, bytes and packets.
+    fn counts(&self) -> [u64; 3] {
+        [&self.blocks, &self.bytes, &self.packets].map(|count| count.load(Relaxed))
+    }
+
     #[inline]
     fn add(&self, blocks: u64, packets: u64, bytes: u64) {
         self.blocks.fetch_add(blocks, Relaxed);

@@ -19,6 +19,9 @@ mod key;
 #[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 pub mod packet;
 
+#[doc(hidden)]
+pub use key::fuzz_saved_key;
+
 use std::io;
 
 use adit_dataplane::format::{self, Format, Header, InBand, Kind, Origin};

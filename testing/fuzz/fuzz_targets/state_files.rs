@@ -1,5 +1,5 @@
-//! Fuzzes undo logs of changes to the machine, a resolv.conf, leases, and the files in which programs
-//! answer. The first byte selects one of them.
+//! Fuzzes undo logs of changes to the machine, a resolv.conf, leases, the files in which programs
+//! answer, and keys that pass from one process to the next. The first byte selects one of them.
 #![cfg_attr(fuzzing, no_main)]
 
 #[cfg(fuzzing)]
@@ -9,6 +9,7 @@ pub fn run(bytes: &[u8]) {
     match bytes.split_first() {
         Some((2, rest)) => adit_app_openvpn::openvpn::fuzz_leases(rest),
         Some((3, rest)) => adit_app_openvpn::openvpn::fuzz_answers(rest),
+        Some((4, rest)) => adit_openvpn_data::fuzz_saved_key(rest),
         _ => adit_runtime::host::fuzz(bytes),
     }
 }

@@ -5,15 +5,17 @@ mod pending;
 
 use std::collections::HashMap;
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use adit_engine::Link;
+use adit_engine::{Link, SecretBytes};
 use adit_linux::poll::{Interest, Poller};
 use adit_linux::tcp::TcpStream;
 
 use crossbeam_utils::CachePadded;
 use pending::Pending;
+use serde::{Deserialize, Serialize};
 
 /// The longest packet accepted from a stream unless [`StreamOptions::max_frame`] sets another limit: a jumbo frame of
 /// 9000 bytes plus what any data format adds. A peer may derive its own bound from its MTU and therefore refuse smaller
@@ -132,9 +134,31 @@ impl Streams {
         self.part(id)?.write().unwrap_or_else(PoisonError::into_inner).remove(&id)
     }
 
+    /// Returns the state of all streams, with their sockets.
+    pub(crate) fn save(&self) -> Vec<(SavedStream, OwnedFd)> {
+        let mut all = Vec::new();
+        for part in &self.0 {
+            let part = part.read().unwrap_or_else(PoisonError::into_inner);
+            all.extend(part.values().filter_map(|stream| stream.save()));
+        }
+        all
+    }
+
     fn part(&self, id: u64) -> Option<&StreamShard> {
         self.0.get(id as usize % PARTS).map(|part| &**part)
     }
+}
+
+/// The bytes of a stream that are on their way, for another process. Its socket passes separately.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SavedStream {
+    /// The stream.
+    pub link: Link,
+    /// The start of a packet that has not arrived completely.
+    partial: SecretBytes,
+    /// The packets that the socket has not accepted, beginning with the rest of one that is partly sent.
+    pending: SecretBytes,
 }
 
 /// One stream. It is read by one worker, its owner, and written by any thread that has a packet for it.
@@ -216,6 +240,37 @@ impl Stream {
             ended: AtomicBool::new(false),
             rx: Mutex::default(),
         }))
+    }
+
+    /// Returns the state and a duplicate of the socket, for another process; `None` if the stream has ended.
+    pub(crate) fn save(&self) -> Option<(SavedStream, OwnedFd)> {
+        let (tx, rx) = (self.lock(), self.rx.lock().unwrap_or_else(PoisonError::into_inner));
+        let fd = self.socket.as_fd().try_clone_to_owned().ok().filter(|_| !self.is_ended())?;
+        let saved = SavedStream {
+            link: self.link,
+            partial: SecretBytes::of(&rx.partial),
+            pending: SecretBytes::of(tx.pending.bytes()),
+        };
+        Some((saved, fd))
+    }
+
+    /// Continues with the state of another process, before the stream is watched.
+    pub(crate) fn resume(&self, saved: &SavedStream) {
+        let mut rx = self.rx.lock().unwrap_or_else(PoisonError::into_inner);
+        rx.partial = saved.partial.0.to_vec();
+        rx.known = true;
+        drop(rx);
+        let mut tx = self.lock();
+        tx.pending = Pending::resumed(&saved.pending.0);
+        self.backlog.store(tx.pending.packets(), Relaxed);
+    }
+
+    /// Watches a resumed stream for space, if it has queued packets.
+    pub(crate) fn watch_if_full(&self) {
+        let tx = self.lock();
+        if !tx.pending.is_empty() {
+            self.watch_for_room(true);
+        }
     }
 
     /// Starts watching the socket for input. The stream must already be in the table.

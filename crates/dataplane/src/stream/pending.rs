@@ -21,6 +21,13 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
+    /// Continues a queue of another process. Nothing overtakes its bytes.
+    pub(super) fn resumed(bytes: &[u8]) -> Self {
+        let end = bytes.len();
+        let packets = usize::from(end > 0);
+        Self { bytes: bytes.to_vec(), gone: 0, begun: end, control: end, packets }
+    }
+
     /// Returns the bytes to send.
     pub(super) fn bytes(&self) -> &[u8] {
         self.bytes.get(self.gone..).unwrap_or(&[])

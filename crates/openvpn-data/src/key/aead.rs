@@ -17,6 +17,7 @@ use crossbeam_utils::CachePadded;
 pub(super) struct Aead {
     seal: SealKey,
     open: OpenKey,
+    cipher: Cipher,
     gcm: bool,
     replay: CachePadded<Mutex<ReplayWindow>>,
 }
@@ -47,9 +48,24 @@ impl Aead {
         Ok(Self {
             seal: SealKey::new(cipher, seal)?,
             open: OpenKey::new(cipher, open)?,
+            cipher,
             gcm: is_gcm(cipher),
             replay: CachePadded::new(Mutex::new(ReplayWindow::new(replay_window))),
         })
+    }
+
+    pub(super) fn cipher(&self) -> Cipher {
+        self.cipher
+    }
+
+    /// Returns the newest packet id received.
+    pub(super) fn newest(&self) -> u64 {
+        self.replay.lock().unwrap_or_else(PoisonError::into_inner).newest()
+    }
+
+    /// Refuses all packets up to this id.
+    pub(super) fn received_up_to(&mut self, newest: u64, replay_window: u32) {
+        self.replay = CachePadded::new(Mutex::new(ReplayWindow::after(newest, replay_window)));
     }
 
     pub(super) fn is_gcm(&self) -> bool {

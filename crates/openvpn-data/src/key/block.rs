@@ -28,6 +28,7 @@ const TIME_LEN: usize = 4;
 
 #[derive(Debug)]
 pub(super) struct BlockKey {
+    suite: BlockSuite,
     seal: SealBlock,
     open: OpenBlock,
     replay: Mutex<TimedWindow>,
@@ -75,11 +76,27 @@ impl BlockKey {
         time: Option<u32>,
     ) -> Result<Self, AeadError> {
         Ok(Self {
+            suite,
             seal: SealBlock::new(suite.cipher, suite.digest, seal)?,
             open: OpenBlock::new(suite.cipher, suite.digest, open)?,
             replay: Mutex::new(TimedWindow { time: 0, window: ReplayWindow::new(replay_window) }),
             time: time.map(AtomicU32::new),
         })
+    }
+
+    pub(super) fn suite(&self) -> BlockSuite {
+        self.suite
+    }
+
+    /// Returns the newest packet id received.
+    pub(super) fn newest(&self) -> u64 {
+        self.replay.lock().unwrap_or_else(PoisonError::into_inner).window.newest()
+    }
+
+    /// Refuses all packets up to this id. The key is not static.
+    pub(super) fn received_up_to(&mut self, newest: u64, replay_window: u32) {
+        let window = ReplayWindow::after(newest, replay_window);
+        self.replay = Mutex::new(TimedWindow { time: 0, window });
     }
 
     pub(super) fn is_static(&self) -> bool {

@@ -17,6 +17,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use adit_crypto::aead::{AeadError, TAG_LEN};
 use adit_crypto::epoch::{EpochKey, EpochSecret};
 use adit_crypto::{Cipher, DirectionKey};
+use adit_engine::SecretBytes;
+use serde::{Deserialize, Serialize};
 
 use super::aead::is_gcm;
 use super::{BurstUsage, FAILED_LIMIT, FAILED_NEAR, GCM_LIMIT, GCM_NEAR, Key, gcm_blocks};
@@ -49,6 +51,23 @@ pub(super) struct Epoch {
     reached: AtomicU32,
 }
 
+/// The state of an [`Epoch`], for another process.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SavedEpochs {
+    /// The secret of the epoch of our packets.
+    seal: SecretBytes,
+    seal_epoch: u16,
+    next: u64,
+    sealed: u64,
+    /// The secret of the peer's epoch.
+    open: SecretBytes,
+    open_epoch: u16,
+    /// The newest counter received in it.
+    newest: u64,
+    failed: u64,
+}
+
 #[derive(Debug)]
 struct SendState {
     secret: EpochSecret,
@@ -68,6 +87,8 @@ struct ReceiveState {
     future: VecDeque<ReceiveKey>,
     /// The secret of the last of these epochs.
     last: EpochSecret,
+    /// The secret of the current epoch, from which another process derives the keys again.
+    current_secret: EpochSecret,
     replay_window: u32,
 }
 
@@ -104,18 +125,77 @@ impl Epoch {
     ) -> Result<Self, AeadError> {
         let secret = EpochSecret::first(seal)?;
         let send = SendState { key: secret.key(cipher)?, secret, epoch: 1, next: 1, sealed: 0 };
-        let last = EpochSecret::first(open)?;
-        let current = ReceiveKey::new(1, last.key(cipher)?, replay_window);
-        let future = VecDeque::with_capacity(FUTURE);
-        let mut receive = ReceiveState { retiring: None, current, future, last, replay_window };
+        let secret = EpochSecret::first(open)?;
+        let current = ReceiveKey::new(1, secret.key(cipher)?, replay_window);
+        Self::of(cipher, send, (secret, current), replay_window)
+    }
+
+    fn of(
+        cipher: Cipher,
+        send: SendState,
+        (secret, current): (EpochSecret, ReceiveKey),
+        replay_window: u32,
+    ) -> Result<Self, AeadError> {
+        let reached = send.epoch.max(current.epoch);
+        let due = AtomicU32::new(current.epoch.into());
+        let mut receive = ReceiveState {
+            retiring: None,
+            current,
+            future: VecDeque::with_capacity(FUTURE),
+            last: secret.clone(),
+            current_secret: secret,
+            replay_window,
+        };
         receive.refill(cipher)?;
         Ok(Self {
             cipher,
             send: Mutex::new(send),
             receive: Mutex::new(receive),
-            due: AtomicU32::new(1),
-            reached: AtomicU32::new(1),
+            due,
+            reached: AtomicU32::new(reached.into()),
         })
+    }
+
+    pub(super) fn cipher(&self) -> Cipher {
+        self.cipher
+    }
+
+    /// Returns the state of both directions.
+    pub(super) fn save(&self) -> SavedEpochs {
+        let send = self.send.lock().unwrap_or_else(PoisonError::into_inner);
+        let receive = self.receive.lock().unwrap_or_else(PoisonError::into_inner);
+        SavedEpochs {
+            seal: SecretBytes::of(send.secret.as_bytes()),
+            seal_epoch: send.epoch,
+            next: send.next,
+            sealed: send.sealed,
+            open: SecretBytes::of(receive.current_secret.as_bytes()),
+            open_epoch: receive.current.epoch,
+            newest: receive.current.window.newest(),
+            failed: receive.current.failed,
+        }
+    }
+
+    /// Continues with the epochs of another process. Packets of the peer's previous epoch are refused.
+    pub(super) fn resume(cipher: Cipher, saved: &SavedEpochs, replay_window: u32) -> Option<Self> {
+        let &SavedEpochs { seal_epoch, next, sealed, open_epoch, newest, failed, .. } = saved;
+        if seal_epoch == 0 || open_epoch == 0 || next == 0 || next > COUNTER_LAST.checked_add(1)? {
+            return None;
+        }
+        let secret = EpochSecret::new(*saved.seal.array()?);
+        let key = secret.key(cipher).ok()?;
+        let send = SendState { secret, epoch: seal_epoch, key, next, sealed };
+        let secret = EpochSecret::new(*saved.open.array()?);
+        let window = ReplayWindow::after(newest, replay_window);
+        let current =
+            ReceiveKey { epoch: open_epoch, key: secret.key(cipher).ok()?, window, failed };
+        Self::of(cipher, send, (secret, current), replay_window).ok()
+    }
+
+    /// Moves our packets to this epoch.
+    #[cfg(test)]
+    pub(super) fn advance_to(&self, epoch: u32) {
+        self.follow(epoch);
     }
 
     pub(super) fn sealer<'k>(&'k self, key: &'k Key, wire_id: Option<u32>) -> EpochSealer<'k> {
@@ -193,6 +273,12 @@ impl ReceiveState {
         let mut skipped = self.future.drain(..=ahead);
         let Some(newest) = skipped.next_back() else { return };
         drop(skipped);
+        for _ in 0..=ahead {
+            // The library fails here only if it failed to derive these keys before.
+            if let Ok(next) = self.current_secret.next() {
+                self.current_secret = next;
+            }
+        }
         self.retiring = Some(mem::replace(&mut self.current, newest));
         // If the library fails, fewer epochs are accepted; the next promotion tries again.
         let _ = self.refill(cipher);
