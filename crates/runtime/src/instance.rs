@@ -226,11 +226,13 @@ pub async fn run<I: Instance>(
             },
             (request, reply) = next_request(&mut controls.socket) => {
                 let stop = request == Request::Stop;
+                let hand_over = matches!(request, Request::HandOver { .. });
                 let reload = matches!(request, Request::Reload | Request::ReloadClients);
                 let response = respond(instance, request, &name, started);
                 if reload {
                     reloads.record(!matches!(response, Response::Error { .. }));
                 }
+                let stop = stop || hand_over && matches!(response, Response::Done { .. });
                 // The requesting program may be gone.
                 let _ = reply.send(response);
                 stop.then_some(EndReason::Asked)

@@ -46,6 +46,11 @@ impl<F: Format> PlaneBackend<F> {
         }
     }
 
+    /// Returns the data plane, so that it can be stopped.
+    pub fn into_plane(self) -> Plane<F> {
+        self.plane
+    }
+
     /// Returns the data plane itself.
     pub fn plane(&self) -> &Plane<F> {
         &self.plane

@@ -35,6 +35,14 @@ pub enum Request {
     ReloadClients,
     /// Notify the peers and exit.
     Stop,
+    /// Exit, and leave the sessions to the next process, which the service manager starts. Answered with
+    /// [`Response::Done`] and the number of sessions, or with the reason why the sessions have to end.
+    HandOver {
+        /// The version of the state that the next process reads.
+        version: u32,
+        /// The settings that the sessions depend on, as the next process reads them.
+        settings: String,
+    },
     /// Query the filter's rules with their counters. Answered with [`Response::Filter`].
     #[serde(rename = "filter.show")]
     FilterShow {

@@ -269,6 +269,17 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
         self.streams.add_listener(listener)
     }
 
+    /// Tells the engine that a stream has ended.
+    pub fn lose_stream(&mut self, link: Link) {
+        self.end_stream(link);
+    }
+
+    /// Gives the streams that are accepted from now on higher ids than this one's.
+    pub fn follow_stream(&mut self, link: Link) {
+        let next = link.stream_id().map_or(0, |id| id.saturating_add(1));
+        self.next_stream = self.next_stream.max(next);
+    }
+
     /// Shrinks the queues to their contents.
     pub fn release_memory(&mut self) {
         self.upcalls.shrink_to_fit();

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -145,6 +145,25 @@ impl Sockets {
         let listeners = listeners.into_iter().filter(|group| !group.is_empty());
         let groups = listeners.map(|group| group.into_iter().map(Arc::new).collect());
         Self { open: ids.zip(groups).collect(), ..Self::default() }
+    }
+
+    /// Returns duplicates of the listening sockets' descriptors, with names that tell them apart, for a process that
+    /// continues with them.
+    ///
+    /// # Errors
+    /// The process has no free descriptors.
+    pub fn duplicate(&self) -> io::Result<Vec<(String, OwnedFd)>> {
+        let mut all = Vec::new();
+        for (id, group) in &self.open {
+            for (member, socket) in group.iter().enumerate() {
+                let fd = socket.as_fd().try_clone_to_owned()?;
+                all.push((format!("udp-{}-{member}", id.0), fd));
+            }
+        }
+        for (number, listener) in self.listeners.iter().enumerate() {
+            all.push((format!("tcp-{number}"), listener.as_fd().try_clone_to_owned()?));
+        }
+        Ok(all)
     }
 
     /// Adds these listeners for streams.

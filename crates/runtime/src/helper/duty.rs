@@ -48,6 +48,9 @@ pub trait Duty {
     /// Fails if the configuration is wrong.
     fn policy(&self, piped: &[(PathBuf, Vec<u8>)], network_process: u32) -> Result<Policy, Fault>;
 
+    /// Leaves this command's own changes to a process that continues with them, so that their end does not undo them.
+    fn leave(&mut self) {}
+
     /// Carries out a request that only this command has. The policy has permitted it.
     fn carry_out(
         &mut self,

@@ -38,6 +38,8 @@ pub struct Policy {
     pub replaceable: BTreeSet<PathBuf>,
     /// The files that may be removed.
     pub removable: BTreeSet<PathBuf>,
+    /// Whether the device may pass between processes.
+    pub hand_over: bool,
     /// The control sockets that may be opened.
     pub control: BTreeSet<PathBuf>,
     /// The sockets that may be created.
@@ -116,6 +118,14 @@ impl Policy {
             Request::Begin { .. } => Err("begin: the configuration is known already".into()),
             Request::Reload | Request::Undo | Request::Close => Ok(()),
             Request::Prepare { .. } | Request::Capture => Ok(()),
+            Request::TakeOver(..) | Request::Leave if !self.hand_over => {
+                Err("hand over: this command does not".into())
+            }
+            Request::Leave => Ok(()),
+            Request::TakeOver(device, _) if self.device.as_ref() == Some(device) => Ok(()),
+            Request::TakeOver(device, _) => {
+                Err(format!("device {device:?}: the configuration has another"))
+            }
             Request::Own(request) => match &self.own {
                 Some(own) => own.check(request),
                 None => Err("the command has no requests of its own".into()),

@@ -4,6 +4,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
+use adit_linux::tun::{TunOffloads, TunParts};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -57,6 +58,10 @@ pub enum Request {
     Undo,
     /// Undo the plan and close the device.
     Close,
+    /// Continue with a device that a former process set up.
+    TakeOver(Device, OpenedDevice),
+    /// Leave the device, the plan and the command's own changes to a process that continues with them.
+    Leave,
     /// Keep another server reachable outside the tunnel.
     KeepReachable(IpAddr),
     /// Open a file for reading.
@@ -210,6 +215,21 @@ pub struct OpenedDevice {
     pub offloads: [bool; 3],
     /// The number of flow queues of each queue.
     pub flow_queues: Vec<usize>,
+}
+
+impl From<TunParts> for OpenedDevice {
+    fn from(parts: TunParts) -> Self {
+        let TunParts { name, ifindex: index, offloads, flow_queues } = parts;
+        let TunOffloads { csum, tso, uso } = offloads;
+        Self { name, index, offloads: [csum, tso, uso], flow_queues }
+    }
+}
+
+impl From<OpenedDevice> for TunParts {
+    fn from(opened: OpenedDevice) -> Self {
+        let OpenedDevice { name, index: ifindex, offloads: [csum, tso, uso], flow_queues } = opened;
+        Self { name, ifindex, offloads: TunOffloads { csum, tso, uso }, flow_queues }
+    }
 }
 
 /// The reason why a request was not carried out.

@@ -20,8 +20,7 @@ use tracing::Level;
 
 use super::policy::Policy;
 use super::protocol::{
-    self, Answer, DeviceRequest, HelperMessage, MESSAGE_LIMIT, NumberedRequest, OpenedDevice,
-    Problem, Request,
+    self, Answer, DeviceRequest, HelperMessage, MESSAGE_LIMIT, NumberedRequest, Problem, Request,
 };
 use super::{AnswerWithFds, Duty, DutyKind, root_files, sockets};
 use crate::driver::watch;
@@ -388,6 +387,20 @@ impl Server {
                 }
                 plain(Answer::Done)
             }
+            Request::TakeOver(device, opened) => {
+                if let Some(former) = self.host.take() {
+                    former.abandon().await;
+                }
+                self.host = Some(Host::take_over(&device, &opened.into())?);
+                plain(Answer::Done)
+            }
+            Request::Leave => {
+                if let Some(host) = self.host.take() {
+                    host.leave();
+                }
+                self.duty.leave();
+                plain(Answer::Done)
+            }
             Request::KeepReachable(address) => self.keep_reachable(address).await,
             Request::Control(path) => {
                 let listener = crate::control::bind(&path)?;
@@ -458,14 +471,7 @@ impl Server {
         // The helper closes the descriptors as soon as they are sent, so the device disappears together with the
         // network process.
         let (parts, descriptors) = device.into_parts();
-        let TunOffloads { csum, tso, uso } = parts.offloads;
-        let opened = OpenedDevice {
-            name: parts.name,
-            index: parts.ifindex,
-            offloads: [csum, tso, uso],
-            flow_queues: parts.flow_queues,
-        };
-        Ok((Answer::Device(Some(opened)), descriptors))
+        Ok((Answer::Device(Some(parts.into())), descriptors))
     }
 }
 

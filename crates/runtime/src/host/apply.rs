@@ -1,7 +1,7 @@
 use std::net::IpAddr;
 
 use adit_linux::net::{Address, MarkedReplies, Net, NetError, NetErrorKind, Route};
-use adit_linux::tun::{TunDevice, TunError, TunOffloads, TunOptions};
+use adit_linux::tun::{TunDevice, TunError, TunOffloads, TunOptions, TunParts, interface_index};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
@@ -67,6 +67,8 @@ pub struct Host {
     pub(super) replies: Option<MarkedReplies>,
     pub(super) forwarding: Forwarding,
     pub(super) follow: NetworkWatcher,
+    /// Whether a former process set up the device, whose addresses and routes therefore exist.
+    taken_over: bool,
 }
 
 /// A change, with the data for undoing it.
@@ -87,9 +89,58 @@ impl Host {
         offloads: TunOffloads,
         queues: usize,
     ) -> Result<(Self, Option<TunDevice>), Fault> {
+        let mut host = Self::without_device(device)?;
+        let Some((mode, name)) = device.tun() else { return Ok((host, None)) };
+        host.undo_log = UndoLog::open();
+        host.follow = NetworkWatcher::start();
+        // The server's name may have to be resolved before anything is applied.
+        host.dns.repair();
+        let name = name.map(str::to_owned);
+        let options = TunOptions { name, offloads, mode, queues, flow_queues: FLOW_QUEUES };
+        let tun = TunDevice::open(&options).map_err(|e| match e {
+            TunError::BadName(_) => Fault::operator(e.to_string()),
+            _ => Fault::environment(e.to_string()),
+        })?;
+        say!(1, "TUN/TAP device {} opened", tun.name);
+        host.device = Some((tun.name.clone(), tun.ifindex));
+        host.flow_queues = tun.queues.iter().any(|queue| queue.flow_queues() > 1);
+        Ok((host, Some(tun)))
+    }
+
+    /// Continues with a device that a former process has set up, and that another process still holds open. Call it
+    /// inside a tokio runtime.
+    ///
+    /// # Errors
+    /// Fails if the configuration does not name the device, or if it does not exist.
+    pub fn take_over(device: &Device, parts: &TunParts) -> Result<Self, Fault> {
+        let TunParts { name, ifindex, .. } = parts;
+        let problem =
+            |what: &str| Fault::environment(format!("device {name}: not taken over: {what}"));
+        if device.tun().and_then(|(_, wanted)| wanted) != Some(name.as_str()) {
+            return Err(problem("the configuration does not name it"));
+        }
+        if interface_index(name).ok() != Some(*ifindex) {
+            return Err(problem("it does not exist any more"));
+        }
+        let mut host = Self::without_device(device)?;
+        host.undo_log = UndoLog::open();
+        host.follow = NetworkWatcher::start();
+        host.device = Some((name.clone(), *ifindex));
+        host.flow_queues = parts.flow_queues.iter().any(|count| *count > 1);
+        host.taken_over = true;
+        Ok(host)
+    }
+
+    /// Leaves the device and all changes as they are, for a process that continues with them. The undo log remains if
+    /// it has entries; the next start reads it.
+    pub fn leave(mut self) {
+        self.changes.clear();
+    }
+
+    fn without_device(device: &Device) -> Result<Self, Fault> {
         let net = Net::open()
             .map_err(|e| Fault::environment(format!("netlink: cannot open a socket: {e}")))?;
-        let mut host = Self {
+        Ok(Self {
             net: Kernel::new(net),
             device: None,
             ethernet: device.is_ethernet(),
@@ -109,22 +160,8 @@ impl Host {
             replies: None,
             forwarding: Forwarding::default(),
             follow: NetworkWatcher::default(),
-        };
-        let Some((mode, name)) = device.tun() else { return Ok((host, None)) };
-        host.undo_log = UndoLog::open();
-        host.follow = NetworkWatcher::start();
-        // The server's name may have to be resolved before anything is applied.
-        host.dns.repair();
-        let name = name.map(str::to_owned);
-        let options = TunOptions { name, offloads, mode, queues, flow_queues: FLOW_QUEUES };
-        let tun = TunDevice::open(&options).map_err(|e| match e {
-            TunError::BadName(_) => Fault::operator(e.to_string()),
-            _ => Fault::environment(e.to_string()),
-        })?;
-        say!(1, "TUN/TAP device {} opened", tun.name);
-        host.device = Some((tun.name.clone(), tun.ifindex));
-        host.flow_queues = tun.queues.iter().any(|queue| queue.flow_queues() > 1);
-        Ok((host, Some(tun)))
+            taken_over: false,
+        })
     }
 
     /// Returns the device's name.
@@ -284,6 +321,9 @@ impl Host {
             let address = Address { remote: far.map(IpAddr::V4), ..Address::new(index, *local) };
             match self.net.add_address(&address).await {
                 Ok(()) => self.changes.push(Change::Address(address)),
+                Err(e) if e.kind() == NetErrorKind::Exists && self.taken_over => {
+                    self.changes.push(Change::Address(address));
+                }
                 Err(e) if e.kind() == NetErrorKind::Exists => {}
                 // With `ipv6.disable=1`, the IPv4 part of the tunnel still works.
                 Err(e) if e.kind() == NetErrorKind::NoFamily && matches!(local, IpNet::V6(_)) => {
@@ -377,6 +417,10 @@ impl Host {
         }
         match added {
             Ok(()) => {
+                self.changes.push(Change::Route(wanted));
+                Ok(())
+            }
+            Err(e) if e.kind() == NetErrorKind::Exists && self.taken_over && !foreign => {
                 self.changes.push(Change::Route(wanted));
                 Ok(())
             }

@@ -52,15 +52,35 @@ impl HostHandle {
         let Answer::Device(opened) = answer else { return Err(unexpected()) };
         let name = opened.as_ref().map(|opened| opened.name.clone());
         let tun = opened.map(|opened| {
-            let OpenedDevice { name, index: ifindex, offloads: [csum, tso, uso], flow_queues } =
-                opened;
-            let offloads = TunOffloads { csum, tso, uso };
-            let parts = TunParts { name, ifindex, offloads, flow_queues };
-            TunDevice::from_parts(parts, descriptors)
+            TunDevice::from_parts(opened.into(), descriptors)
                 .map_err(|e| Fault::environment(format!("helper: device not taken over: {e}")))
         });
         let remote = Remote { helper, device: name, plan: None, is_whole: true, _watcher: watcher };
         Ok((Self::Helper(Box::new(remote)), tun.transpose()?))
+    }
+
+    /// Continues with a device of a former process. See [`Host::take_over`].
+    ///
+    /// # Errors
+    /// See [`Host::take_over`].
+    pub fn take_over(device: &Device, parts: &TunParts) -> Result<Self, Fault> {
+        let Some(helper) = helper::current() else {
+            return Ok(Self::Own(Box::new(Host::take_over(device, parts)?)));
+        };
+        let watcher = Watcher::start(helper)?;
+        let opened = OpenedDevice::from(parts.clone());
+        helper.call(Request::TakeOver(device.clone(), opened), &[])?;
+        let device = Some(parts.name.clone());
+        let remote = Remote { helper, device, plan: None, is_whole: true, _watcher: watcher };
+        Ok(Self::Helper(Box::new(remote)))
+    }
+
+    /// See [`Host::leave`].
+    pub async fn leave(self) {
+        match self {
+            Self::Own(host) => host.leave(),
+            Self::Helper(remote) => remote.order(Request::Leave).await,
+        }
     }
 
     /// Returns the device's name.
