@@ -313,6 +313,15 @@ Safe to repeat: existing files are kept, and a running server keeps running.")]
   sudo adit server logs -f -n 5")]
     Logs(LogOptions),
 
+    /// Leave the sessions of the running server to the process that the service manager starts next
+    #[command(after_help = "Example, as adit-server.service has it:
+  ExecStop=-/usr/bin/adit server hand-over --if-restarting %n
+
+Sockets, device and sessions pass to the next process through the service manager's file descriptor store. If they
+cannot, for example because the version or the settings have changed too much, the server keeps running, and the
+command fails with the reason.")]
+    HandOver(HandOver),
+
     /// Start the server whenever the machine starts (systemd)
     #[command(after_help = "Example:
   sudo adit server enable")]
@@ -382,6 +391,15 @@ pub(crate) struct Location {
     /// Keep settings, keys and sockets in this directory instead of /etc/adit, /var/lib/adit and /run/adit
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct HandOver {
+    #[command(flatten)]
+    pub location: Location,
+    /// Do nothing unless systemd is restarting this unit
+    #[arg(long, value_name = "UNIT")]
+    pub if_restarting: Option<String>,
 }
 
 #[derive(Debug, Clone, Default, Args)]

@@ -17,7 +17,7 @@ use zeroize::Zeroizing;
 
 use crate::args::{
     Choices, Client, ClientAdd, ClientGroup, ClientList, ClientRemotes, ClientRenew, ClientShow,
-    Init, Server, Up,
+    HandOver, Init, Server, Up,
 };
 use crate::background::server as background;
 use crate::text::{bytes, date, date_from_now, row, span, table, table_of_names, wrapped};
@@ -42,12 +42,38 @@ pub(crate) fn run(verb: Server) -> Result<ExitCode, Fault> {
         Server::Logs(options) => background::logs(&options),
         Server::Enable(location) => background::set_at_boot(&location, true),
         Server::Disable(location) => background::set_at_boot(&location, false),
+        Server::HandOver(options) => hand_over(&options),
         Server::Audit(options) => crate::audit::show(&options),
         Server::Client(verb) => client(verb),
         Server::User(verb) => crate::users::run(verb),
         Server::Backup(options) => crate::backup::back_up(&options),
         Server::Restore(options) => crate::backup::restore(&options),
     }
+}
+
+/// Runs `adit server hand-over`.
+fn hand_over(options: &HandOver) -> Result<ExitCode, Fault> {
+    if let Some(unit) = &options.if_restarting
+        && !is_restarting(unit)?
+    {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let count = adit_app_server::hand_over(&paths(&options.location)?)?;
+    print(&format!("{count} sessions are left to the next process.\n"));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Returns whether systemd is restarting a unit.
+fn is_restarting(unit: &str) -> Result<bool, Fault> {
+    let output = std::process::Command::new("systemctl")
+        .args(["list-jobs", "--no-legend", "--full"])
+        .output()
+        .map_err(|e| Fault::environment(format!("systemctl cannot be started: {e}")))?;
+    let jobs = String::from_utf8_lossy(&output.stdout);
+    Ok(jobs.lines().any(|job| {
+        let mut words = job.split_ascii_whitespace();
+        words.nth(1) == Some(unit) && words.next() == Some("restart")
+    }))
 }
 
 fn client(verb: Client) -> Result<ExitCode, Fault> {

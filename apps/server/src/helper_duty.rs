@@ -52,6 +52,8 @@ pub(crate) struct ServerDuty {
 pub(crate) enum ServerRequest {
     /// Set up the host according to the settings.
     Prepare,
+    /// Do the same, and keep the changes of the predecessor, whose sessions continue.
+    TakeOver,
     /// Load the server's firewall rules again, with this `nat` and the networks behind clients in the registry.
     Masquerade(Nat),
 }
@@ -78,9 +80,9 @@ impl ServerHelper {
 
     fn perform(&mut self, request: &Value, server: u32) -> Result<(), Problem> {
         match read(request).map_err(Problem::Refused)? {
-            ServerRequest::Prepare => {
+            request @ (ServerRequest::Prepare | ServerRequest::TakeOver) => {
                 let (paths, settings) = self.settings()?;
-                let mut host_state = claim(&paths, server)?;
+                let mut host_state = claim(&paths, server, request == ServerRequest::TakeOver)?;
                 host_state.prepare(&settings, &Self::networks(&paths, &settings)?)?;
                 self.running = Some((host_state, settings));
             }
@@ -130,6 +132,7 @@ impl Duty for ServerHelper {
                 Usage::file(&paths),
             ]
             .into(),
+            hand_over: true,
             control: [paths.control_socket()].into(),
             own: Some(Box::new(NatCheck(settings.nat))),
             ..Policy::default()
@@ -142,6 +145,12 @@ impl Duty for ServerHelper {
         }
         policy.add_metrics(self.duty.metrics.as_ref().or(settings.metrics.as_ref()));
         Ok(policy)
+    }
+
+    fn leave(&mut self) {
+        if let Some((host_state, _)) = &mut self.running {
+            host_state.leave();
+        }
     }
 
     fn carry_out(
@@ -164,7 +173,9 @@ impl RequestCheck for NatCheck {
             ServerRequest::Masquerade(nat) if nat != self.0 => {
                 Err(format!("masquerade: {nat:?} is not the configured nat"))
             }
-            ServerRequest::Masquerade(_) | ServerRequest::Prepare => Ok(()),
+            ServerRequest::Masquerade(_) | ServerRequest::Prepare | ServerRequest::TakeOver => {
+                Ok(())
+            }
         }
     }
 }

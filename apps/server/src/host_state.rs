@@ -37,6 +37,8 @@ pub(crate) struct HostState {
     paths: Paths,
     undo: Undo,
     sysctl_root: PathBuf,
+    /// Whether another process continues with the changes.
+    left: bool,
     _lock: LockFile,
 }
 
@@ -48,7 +50,25 @@ impl HostState {
         Self::claim_below(paths, server, Path::new("/proc/sys"))
     }
 
+    /// Takes the instance's lock for the process `server` and continues with the changes of its predecessor, which its
+    /// clients need.
+    pub(crate) fn take_over(paths: &Paths, server: u32) -> Result<Self, Fault> {
+        Ok(Self::open_below(paths, server, Path::new("/proc/sys"))?.0)
+    }
+
+    /// Leaves the changes to the process that continues with them.
+    pub(crate) fn leave(&mut self) {
+        self.left = true;
+    }
+
     fn claim_below(paths: &Paths, server: u32, sysctl_root: &Path) -> Result<(Self, bool), Fault> {
+        let (mut host_state, found) = Self::open_below(paths, server, sysctl_root)?;
+        host_state.undo_all();
+        Ok((host_state, found))
+    }
+
+    /// Takes the lock and reads the undo log. The flag is true if there is something to undo.
+    fn open_below(paths: &Paths, server: u32, sysctl_root: &Path) -> Result<(Self, bool), Fault> {
         make_folder(&paths.run, 0o755)?;
         let lock = lock(paths, server)?;
         let leftover = match fs::read_to_string(paths.undo_file()) {
@@ -59,13 +79,13 @@ impl HostState {
         let boot = boot_id();
         let leftover = leftover.filter(|undo| undo.boot == boot);
         let found = leftover.is_some();
-        let mut host_state = Self {
+        let host_state = Self {
             paths: paths.clone(),
             undo: leftover.unwrap_or(Undo { boot, ..Undo::default() }),
             sysctl_root: sysctl_root.to_owned(),
+            left: false,
             _lock: lock,
         };
-        host_state.undo_all();
         Ok((host_state, found))
     }
 
@@ -191,7 +211,9 @@ impl HostState {
 
 impl Drop for HostState {
     fn drop(&mut self) {
-        self.undo_all();
+        if !self.left {
+            self.undo_all();
+        }
     }
 }
 
@@ -286,6 +308,24 @@ mod tests {
         drop(host_state);
         assert_eq!(read(&root, FORWARD4), "0");
         assert_eq!(read(&root, FORWARD6), "0");
+        assert_eq!(read(&root, "net/ipv6/conf/eth0/accept_ra"), "1");
+        assert!(!paths.undo_file().exists());
+    }
+
+    #[test]
+    fn what_is_left_stays_on_and_the_next_process_undoes_it() {
+        let (_dir, paths, root) = world();
+        let claim = || HostState::open_below(&paths, std::process::id(), &root).unwrap().0;
+        let mut former = claim();
+        former.forward(&settings()).unwrap();
+        former.leave();
+        drop(former);
+        assert_eq!(read(&root, FORWARD4), "1");
+        let mut next = claim();
+        next.forward(&settings()).unwrap();
+        assert_eq!(read(&root, FORWARD4), "1");
+        drop(next);
+        assert_eq!(read(&root, FORWARD4), "0");
         assert_eq!(read(&root, "net/ipv6/conf/eth0/accept_ra"), "1");
         assert!(!paths.undo_file().exists());
     }

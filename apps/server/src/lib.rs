@@ -50,7 +50,7 @@ pub use helper_duty::SERVER;
 pub use host_state::running;
 pub use init::{InitOutcome, NewServer, init};
 pub use oidc_settings::OidcSettings;
-pub use serve::{OnReady, ReadyReport, RunOptions, check, run};
+pub use serve::{OnReady, ReadyReport, RunOptions, check, hand_over, run};
 pub use settings::{Listen, Login, Nat, Reach, Settings};
 pub use settings_keys::{EVENT_KEYS, KEYS, OIDC_KEYS};
 pub use status::{Overview, ReloadOutcome, kick, reload, status};

@@ -35,7 +35,8 @@ pub(super) enum HostChanges {
 
 impl HostChanges {
     /// Takes the instance's lock, undoes the changes of a killed predecessor, and prepares the host. `behind` are the
-    /// networks behind clients; a helper reads them itself. `metrics` overrides the settings.
+    /// networks behind clients; a helper reads them itself. `metrics` overrides the settings. With `take_over`, the changes of
+    /// the predecessor remain, because its sessions continue.
     ///
     /// # Errors
     /// Fails if another server runs, or a change failed.
@@ -44,16 +45,25 @@ impl HostChanges {
         settings: &Settings,
         behind: &[IpNet],
         metrics: Option<MetricsConfig>,
+        take_over: bool,
     ) -> Result<Self, Fault> {
         let duty = ServerDuty { dir: paths.dir.clone(), metrics };
         if let Some(running) = helper::start(&SERVER, &duty, &[])? {
             let this = Self::Helper(running);
-            this.ask(Request::own(&ServerRequest::Prepare)?)?;
+            let request = if take_over { ServerRequest::TakeOver } else { ServerRequest::Prepare };
+            this.ask(Request::own(&request)?)?;
             return Ok(this);
         }
-        let mut host_state = claim(paths, std::process::id())?;
+        let mut host_state = claim(paths, std::process::id(), take_over)?;
         host_state.prepare(settings, behind)?;
         Ok(Self::Own(Box::new(host_state)))
+    }
+
+    /// Leaves the changes to the process that continues the sessions. The service has asked a helper to do so.
+    pub(super) fn leave(&mut self) {
+        if let Self::Own(host_state) = self {
+            host_state.leave();
+        }
     }
 
     /// Loads the firewall rules again, for the running settings with this `nat`, and for these networks behind clients.
@@ -106,11 +116,15 @@ impl HostChanges {
     }
 }
 
-/// Takes the instance's lock for the process `server`. If there was something to undo, logs that.
+/// Takes the instance's lock for the process `server`. With `take_over`, continues with the changes of its predecessor.
+/// Otherwise undoes them, and logs that.
 ///
 /// # Errors
 /// Fails if another server runs.
-pub(crate) fn claim(paths: &Paths, server: u32) -> Result<HostState, Fault> {
+pub(crate) fn claim(paths: &Paths, server: u32, take_over: bool) -> Result<HostState, Fault> {
+    if take_over {
+        return HostState::take_over(paths, server);
+    }
     let (host_state, leftover) = HostState::claim(paths, server)?;
     if leftover {
         say!(1, "host state: restored after a killed server");

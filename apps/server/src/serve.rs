@@ -18,6 +18,7 @@ use super::authorizer::{RegistryAuthorizer, SessionOwner};
 use super::clients::{self, open_store};
 use super::engine_config;
 use super::events::{self, Event, Events};
+use super::host_state::running;
 use super::init::pki_fault;
 use super::leases::Leases;
 use super::privileges::{self, HostChanges};
@@ -26,10 +27,12 @@ use super::settings::{Login, Settings};
 use super::sites::SiteRules;
 use super::webhook::Webhook;
 use adit_openvpn_service::{
-    Handle, Hooks, MacLimits, Options, Selector, Service, Session, Sessions, SocketTuning,
+    Handle, Hooks, MacLimits, Options, Selector, Service, Session, Sessions, SocketTuning, handover,
 };
 use adit_runtime::clock::unix_time;
-use adit_runtime::control::{CertificateReport, LoginReport, ReloadReport};
+use adit_runtime::control::{
+    self, CertificateReport, LoginReport, ReloadReport, Request, Response,
+};
 use adit_runtime::driver::Endpoint;
 use adit_runtime::fault::Fault;
 use adit_runtime::filter::{KnownNames, LiveFilter};
@@ -88,14 +91,18 @@ pub fn run(paths: &Paths, options: RunOptions, on_ready: Option<OnReady>) -> Res
     let programs = events::setup(paths, &settings)?;
     let clients = store.clients().map_err(pki_fault)?;
     let behind = SiteRules::of(&settings).networks(&clients);
-    let mut host_state = HostChanges::prepare(paths, &settings, &behind, options.metrics.clone())?;
+    // Before the helper starts, which must not inherit the descriptors.
+    let hand_over = handover::Setup::from_env(continuity(&settings));
+    let take_over = hand_over.inherited.is_some();
+    let mut host_state =
+        HostChanges::prepare(paths, &settings, &behind, options.metrics.clone(), take_over)?;
     adit_runtime::programs::start(&programs.unwrap_or_default())?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Fault::environment(format!("cannot start: {error}")))?;
     let metrics = options.metrics.or_else(|| settings.metrics.clone());
-    let start = Start { settings, workers, metrics, store, on_ready };
+    let start = Start { settings, workers, metrics, store, on_ready, hand_over };
     runtime.block_on(start.serve(paths, &mut host_state))
 }
 
@@ -106,11 +113,12 @@ struct Start {
     metrics: Option<MetricsConfig>,
     store: Store,
     on_ready: Option<OnReady>,
+    hand_over: handover::Setup,
 }
 
 impl Start {
     async fn serve(self, paths: &Paths, host_state: &mut HostChanges) -> Result<(), Fault> {
-        let Self { settings, workers, metrics, store, on_ready } = self;
+        let Self { settings, workers, metrics, store, on_ready, hand_over } = self;
         let leases = Leases::open(paths);
         let authority = RegistryAuthorizer::new(store.clone(), paths, settings.login)?;
         let rules = SiteRules::of(&settings);
@@ -136,6 +144,7 @@ impl Start {
             socket: SocketTuning::default(),
             port_share: None,
             workers,
+            hand_over,
         };
         let service = Service::start(options).await?;
         let notifier = Notifier::from_env().ok().flatten();
@@ -165,6 +174,43 @@ impl Start {
         leases.saved.save();
         owner.authority.usage.saved.save();
         ended.map(drop)
+    }
+}
+
+/// Returns the settings on which sessions depend, so that they continue only in a process with the same ones.
+fn continuity(settings: &Settings) -> String {
+    let Settings {
+        listen, network, network6, device, client_to_client, mtu, login, filter, ..
+    } = settings;
+    let (names, filtered) = (login.uses_certificate(), filter.is_some());
+    format!(
+        "{listen:?} {network} {network6:?} {device} {client_to_client} {mtu:?} {names} {filtered}"
+    )
+}
+
+/// Asks the running server to leave its sessions to the next process, which the service manager starts, and waits until
+/// it has ended. Returns the number of sessions.
+///
+/// # Errors
+/// No server runs, or it has to end its sessions; the error says why.
+pub fn hand_over(paths: &Paths) -> Result<usize, Fault> {
+    const PATIENCE: Duration = Duration::from_secs(15);
+    // This may be a newer program, which the next process will run.
+    check(paths)?;
+    let settings = continuity(&Settings::read(&paths.settings_file())?);
+    let request = Request::HandOver { version: handover::VERSION, settings };
+    match control::request(&paths.control_socket(), &request)? {
+        Response::Done { count } => {
+            let until = std::time::Instant::now() + PATIENCE;
+            while running(paths).is_some() && std::time::Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Ok(count)
+        }
+        Response::Error { message } => {
+            Err(Fault::environment(format!("the sessions end and begin again: {message}")))
+        }
+        _ => Err(Fault::ours("the server gave an unexpected answer")),
     }
 }
 
@@ -276,6 +322,14 @@ impl Hooks for ServerHooks<'_> {
                     self.leases.remember(name.unwrap_or(&identity.common_name), address);
                 }
             }
+            ServerEvent::Resumed(client, traffic) => {
+                self.began(client);
+                let bytes = traffic.rx_bytes.saturating_add(traffic.tx_bytes);
+                // The former process has counted these.
+                if let Some(counted) = self.counted.get_mut(&client.peer) {
+                    counted.bytes = bytes;
+                }
+            }
             ServerEvent::Refused(link, identity, reason) => {
                 self.events.send(&Event::ClientRefused {
                     name: log::clean(&identity.common_name),
@@ -303,6 +357,10 @@ impl Hooks for ServerHooks<'_> {
 
     fn ended(&mut self, session: &Session, traffic: Counters) {
         self.count(session, traffic, unix_time().0);
+    }
+
+    fn handed_over(&mut self) {
+        self.host_state.leave();
     }
 
     fn started(&mut self, handle: &Handle) {

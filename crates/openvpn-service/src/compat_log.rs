@@ -253,6 +253,10 @@ pub fn server_event(event: &ServerEvent, sessions: &Sessions, style: Style) {
             let message = without_token(message);
             say!(3, "{} SENT CONTROL [{name}]: '{message}' (status=1)", label());
         }
+        ServerEvent::Resumed(info, _) => {
+            let (name, from) = (&info.identity.common_name, real(info.link.remote()));
+            say!(3, "{name}/{from} session continues in this process");
+        }
         ServerEvent::ClientUp(info) => client_up(info, style.usage_checked),
         ServerEvent::ClientDown(peer, reason, _) => client_down(&label(peer), reason),
         ServerEvent::HandshakeFailed(link, reason) => {

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod compat_log;
+pub mod handover;
 mod log_events;
 mod log_limits;
 mod metrics;
@@ -86,6 +87,8 @@ pub struct Options {
     pub port_share: Option<PortShare>,
     /// The number of threads that move packets.
     pub workers: u16,
+    /// How sessions pass from one process to the next.
+    pub hand_over: handover::Setup,
 }
 
 /// The limits of the table of MAC addresses behind clients, with a TAP device.
@@ -330,6 +333,10 @@ pub trait Hooks {
     fn certificate(&self) -> Option<CertificateReport> {
         None
     }
+
+    /// Called at the end, when the sessions have been handed over to the next process. Nothing that it needs may be
+    /// undone.
+    fn handed_over(&mut self) {}
 
     /// Called at the end, after the last session and before the host plan is undone.
     fn closing<'a>(&'a mut self, reason: &EndReason<Infallible>) -> ClosingFuture<'a> {

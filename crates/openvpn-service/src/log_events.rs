@@ -50,6 +50,10 @@ pub(super) fn log_event(event: &ServerEvent, sessions: &Sessions) {
         ServerEvent::Told { link, message, .. } => {
             say!(4, "{}: sent '{}'", link.remote(), without_token(message));
         }
+        ServerEvent::Resumed(info, _) => {
+            let (name, from) = (&info.identity.common_name, info.link.remote());
+            say!(3, "{name}: session {} from {from} continues in this process", info.session);
+        }
         ServerEvent::ClientUp(info) => {
             let inside = [info.ipv4.map(|ip| ip.to_string()), info.ipv6.map(|ip| ip.to_string())];
             let inside: Vec<String> = inside.into_iter().flatten().collect();

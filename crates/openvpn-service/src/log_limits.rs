@@ -21,6 +21,7 @@ pub(super) fn is_logged(
         ServerEvent::Addresses(_)
         | ServerEvent::ChallengeResponse { .. }
         | ServerEvent::Ending(_)
+        | ServerEvent::Resumed(..)
         | ServerEvent::StationForgotten(_) => return true,
         ServerEvent::Accepted(link) => (stranger(link), Kind::Accepted, ""),
         ServerEvent::HandshakeStarted(link, _) => (stranger(link), Kind::HandshakeStarted, ""),

@@ -1,3 +1,5 @@
+mod hand_over;
+
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -6,19 +8,21 @@ use std::time::Duration;
 
 use adit_dataplane::{FilterConfig, PlaneConfig};
 use adit_engine::{PeerId, Transport};
+use adit_linux::tcp::TcpStream;
 use adit_linux::tun::TunDevice;
 use adit_openvpn::server::{Disconnect, MAX_HANDSHAKES, ServerEngine, ServerEvent, UsedElsewhere};
 use adit_openvpn::tls::ServerTls;
 use adit_openvpn_data::OpenVpnFormat;
 use tokio::sync::mpsc;
 
+use super::handover::State;
 use super::log_events::log_overdue;
 use super::log_limits::is_logged;
 use super::metrics::{HandshakeStats, sample_peers};
 use super::release_memory::MemoryRelease;
 use super::report::{server_drops, tun_report};
 use super::sessions::Sessions;
-use super::sockets::{bind, listen};
+use super::sockets::{bind, datagram_options, listen};
 use super::{Command, Handle, Hooks, MacLimits, Options, Selector};
 use adit_runtime::authorize::Authorizer;
 use adit_runtime::clock::{WallClock, now, unix_time};
@@ -36,6 +40,7 @@ use adit_runtime::random::seed;
 use adit_runtime::say;
 use adit_runtime::signals::{Signal, Signals};
 use adit_runtime::worker_count;
+use hand_over::HandOver;
 
 /// The maximum number of profiles used by two devices that `adit status` lists; the oldest is removed to make room.
 const MAX_SHARED: usize = 64;
@@ -55,6 +60,8 @@ pub struct Service {
     tun: Option<TunDevice>,
     control: Option<control::Server>,
     metrics: Option<Listener>,
+    /// The sessions of a former process.
+    inherited: Option<(State, Vec<Option<TcpStream>>)>,
 }
 
 impl Service {
@@ -73,7 +80,7 @@ impl Service {
     ///
     /// # Errors
     /// See [`Service::start`].
-    pub fn open(options: Options) -> Result<Self, Fault> {
+    pub fn open(mut options: Options) -> Result<Self, Fault> {
         let control = options.control.as_deref().map(control::Server::open).transpose()?;
         let metrics = options.metrics.as_ref().map(Listener::open).transpose()?;
         privileges::raise_descriptor_limit();
@@ -83,13 +90,36 @@ impl Service {
         adit_crypto::gather_entropy().map_err(|e| Fault::environment(e.to_string()))?;
         let (streams, datagrams): (Vec<_>, Vec<_>) =
             options.listeners.iter().partition(|l| l.transport == Transport::Tcp);
-        let bound = datagrams.into_iter().map(|listener| bind(listener, &options));
-        let listening = streams.into_iter().map(|listener| listen(listener, &options.socket));
-        let sockets = Sockets::server(bound.collect::<Result<Vec<_>, _>>()?)
+        let mut inherited = options.hand_over.inherited.take();
+        let bound = datagrams.into_iter().enumerate().map(|(id, listener)| {
+            let taken = inherited.as_mut().and_then(|inherited| {
+                inherited.datagrams(id, &datagram_options(listener, &options))
+            });
+            taken.map_or_else(|| bind(listener, &options), Ok)
+        });
+        let bound = bound.collect::<Result<Vec<_>, _>>()?;
+        let listening = streams.into_iter().enumerate().map(|(number, listener)| {
+            let taken = inherited.as_mut().and_then(|it| it.listener(number, listener.bind));
+            taken.map_or_else(|| listen(listener, &options.socket), Ok)
+        });
+        let sockets = Sockets::server(bound)
             .with_streams(listening.collect::<Result<Vec<_>, _>>()?)
             .with_share(options.port_share.clone());
-        let (host, tun) = HostHandle::open(&options.host.device, tun_offloads(), options.workers)?;
-        Ok(Self { options, sockets, host, tun, control, metrics })
+        let (host, tun, inherited) = match inherited {
+            Some(mut inherited) => {
+                let (parts, tun) = inherited.device().map_err(|e| {
+                    Fault::environment(format!("the device of the former process: {e}"))
+                })?;
+                let host = HostHandle::take_over(&options.host.device, &parts)?;
+                (host, Some(tun), Some(inherited.into_parts()))
+            }
+            None => {
+                let device = &options.host.device;
+                let (host, tun) = HostHandle::open(device, tun_offloads(), options.workers)?;
+                (host, tun, None)
+            }
+        };
+        Ok(Self { options, sockets, host, tun, control, metrics, inherited })
     }
 
     /// Returns the device's name.
@@ -122,7 +152,10 @@ impl Service {
     /// # Errors
     /// The server failed.
     pub async fn run(self, hooks: &mut dyn Hooks) -> Result<EndReason<Infallible>, Fault> {
-        let Self { mut options, sockets, mut host, tun, control, metrics } = self;
+        let Self { mut options, sockets, mut host, tun, control, metrics, inherited } = self;
+        let mut handed_over = false;
+        let handed = &mut handed_over;
+        let hand_over = HandOver::prepare(&mut options.hand_over, tun.as_ref(), &sockets);
         let (sender, commands) = mpsc::channel(super::COMMAND_LIMIT);
         let served = async {
             let mut controls =
@@ -131,7 +164,8 @@ impl Service {
                 .map_err(|e| Fault::operator(e.to_string()))?;
             let config = PlaneConfig {
                 tun,
-                sockets: sockets.all(),
+                // The sessions of a former process come before their packets.
+                sockets: if inherited.is_some() { Vec::new() } else { sockets.all() },
                 relay: options.relay,
                 gates: gates(),
                 client: false,
@@ -152,19 +186,9 @@ impl Service {
                     plane.workers()
                 );
             }
-            let MacLimits { per_client, age, ask } = options.mac_limits;
-            plane.limit_macs(per_client, age);
-            if ask {
-                plane.ask_about_stations();
-            }
-            if let Some(vlans) = options.engine.vlans {
-                plane.sort_into_vlans(vlans);
-            }
-            if options.socket.copies_tos {
-                plane.copy_tos();
-            }
+            configure(&plane, &options);
             let planes = PlaneBackend::new(plane, upcalls, options.socket.streams);
-            let listening = sockets.endpoints();
+            let (listening, all) = (sockets.endpoints(), sockets.all());
             let driver = Driver::new(engine, planes, sockets, Arc::clone(&options.authorizer))?;
             let report = tun_report(&host);
             let mut running = Running {
@@ -184,23 +208,47 @@ impl Service {
                 filter: options.filter.take(),
                 authorizer: Arc::clone(&options.authorizer),
                 shared: BTreeMap::new(),
+                hand_over,
             };
             running.warn_of_unknown();
             running.hooks.started(&running.handle);
+            if let Some((state, streams)) = inherited {
+                running.take_over(state, streams, &all, options.socket.streams);
+            }
             let device = running.tun.as_ref().map(|tun| tun.name.as_str());
             running.hooks.serving(device, &running.listening);
             let ended = instance::run(&mut running, &mut controls).await;
             // The next server may open its control socket while the last packets are sent.
             drop(controls);
-            running.end().await;
+            *handed = running.finish().await;
             ended
         }
         .await;
         if let Ok(reason) = &served {
             hooks.closing(reason).await;
         }
-        host.close().await;
+        if handed_over {
+            hooks.handed_over();
+            host.leave().await;
+        } else {
+            host.close().await;
+        }
         served
+    }
+}
+
+/// Applies the options of a server to its data plane.
+fn configure(plane: &adit_openvpn_data::Plane, options: &Options) {
+    let MacLimits { per_client, age, ask } = options.mac_limits;
+    plane.limit_macs(per_client, age);
+    if ask {
+        plane.ask_about_stations();
+    }
+    if let Some(vlans) = options.engine.vlans {
+        plane.sort_into_vlans(vlans);
+    }
+    if options.socket.copies_tos {
+        plane.copy_tos();
     }
 }
 
@@ -224,6 +272,7 @@ struct Running<'a> {
     authorizer: Arc<dyn Authorizer>,
     /// Profiles that two devices use, by name.
     shared: BTreeMap<String, SharedProfile>,
+    hand_over: HandOver,
 }
 
 /// A reason to wake the server.
@@ -319,6 +368,7 @@ impl Instance for Running<'_> {
                 Ok(()) => Response::Done { count: self.sessions.len() },
                 Err(fault) => refused(fault),
             },
+            Request::HandOver { version, settings } => self.may_hand_over(version, &settings),
             request => self.ask_filter(&request),
         }
     }
@@ -561,12 +611,12 @@ impl Running<'_> {
         });
     }
 
-    /// Sends an exit notice to the clients.
-    async fn end(&mut self) {
+    /// Sends an exit notice to the clients, except for the `remaining` ones whose sessions continue in another process.
+    async fn end(&mut self, remaining: usize) {
         self.driver.act(|engine, now, out| engine.shutdown(now, out));
         // The disconnect reports the final counters of each session immediately or not at all.
         let last = async {
-            while !self.sessions.is_empty() {
+            while self.sessions.len() > remaining {
                 match self.driver.next().await {
                     Ok(event) => self.driver_event(event),
                     Err(_) => break,

@@ -6,6 +6,7 @@ use adit_engine::{Instant, PeerId};
 use adit_openvpn::server::{ClientInfo, ServerEvent};
 use adit_openvpn::session::PathReport;
 
+use adit_runtime::clock::unix_time;
 use adit_runtime::control::PeerReport;
 
 /// The minimum interval over which rates are averaged.
@@ -79,16 +80,9 @@ impl Sessions {
     pub(super) fn record(&mut self, now: Instant, event: &ServerEvent) {
         match event {
             ServerEvent::ClientUp(info) => {
-                let session = Session {
-                    counters: Counters::default(),
-                    key_since: now,
-                    heard: info.since.0,
-                    path: PathReport::default(),
-                    sample: Sample { at: now, ..Sample::default() },
-                    info: (**info).clone(),
-                };
-                self.open.insert(info.peer, session);
+                self.begin(now, info, Counters::default(), info.since.0);
             }
+            ServerEvent::Resumed(info, traffic) => self.begin(now, info, *traffic, unix_time().0),
             ServerEvent::ClientDown(peer, ..) => {
                 self.open.remove(peer);
             }
@@ -122,6 +116,18 @@ impl Sessions {
             | ServerEvent::Note(..)
             | ServerEvent::Warning(..) => {}
         }
+    }
+
+    fn begin(&mut self, now: Instant, info: &ClientInfo, counters: Counters, heard: u64) {
+        let session = Session {
+            counters,
+            key_since: now,
+            heard,
+            path: PathReport::default(),
+            sample: Sample { at: now, counters, ..Sample::default() },
+            info: info.clone(),
+        };
+        self.open.insert(info.peer, session);
     }
 
     /// Reads the counters again.

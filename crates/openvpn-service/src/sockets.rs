@@ -11,8 +11,8 @@ use adit_runtime::fault::Fault;
 use adit_runtime::helper::sockets;
 use adit_runtime::plane_backend::gates;
 
-/// Binds one socket for each worker.
-pub(super) fn bind(listener: &Listener, options: &Options) -> Result<Vec<UdpSocket>, Fault> {
+/// Returns the options of a listener's sockets.
+pub(super) fn datagram_options(listener: &Listener, options: &Options) -> UdpOptions {
     let mut udp = UdpOptions::new(listener.bind);
     udp.v6only = listener.v6only;
     udp.gro = gates().udp_gro;
@@ -22,6 +22,12 @@ pub(super) fn bind(listener: &Listener, options: &Options) -> Result<Vec<UdpSock
     udp.recv_buffer = tuning.receive_buffer.unwrap_or(udp.recv_buffer);
     udp.send_buffer = tuning.send_buffer.unwrap_or(udp.send_buffer);
     udp.fragmentation = tuning.fragmentation;
+    udp
+}
+
+/// Binds one socket for each worker.
+pub(super) fn bind(listener: &Listener, options: &Options) -> Result<Vec<UdpSocket>, Fault> {
+    let (udp, tuning) = (datagram_options(listener, options), &options.socket);
     let group = sockets::udp_group(&udp, options.workers)
         .map_err(|e| unbound(Transport::Udp, listener, tuning, &e))?;
     if let Err(e) = steer(&group, &SENDER) {

@@ -183,6 +183,7 @@ pub(super) async fn run(
             age: role.station_age,
             ask: chain.as_ref().is_some_and(Chain::judges_stations),
         },
+        hand_over: Default::default(),
         port_share: role.port_share.as_ref().map(|to| PortShare::new(to.host.clone(), to.port)),
         control: own_control_socket(),
         metrics: super::metrics(options)?,

@@ -208,7 +208,7 @@ mod tests {
             let (fourth, fifth) = (open(&other, &sealed[3]).unwrap(), open(&other, &next).unwrap());
             assert_eq!(fifth, fourth + 1, "{protection:?}");
             assert_eq!((one.id, one.limits.bytes), (3, 9));
-            assert_eq!(one.sealed.counts()[1], 5, "{protection:?}");
+            assert_eq!(one.sealed.counts()[2], 5, "{protection:?}");
             // And the other direction.
             assert!(open(&one, &seal(&other)).is_ok(), "{protection:?}");
         }
@@ -226,6 +226,7 @@ mod tests {
         assert_eq!(open(&one, &seal(&other)).unwrap() >> 48, 3);
         let KeyFormat::Epoch(state) = &one.format else { panic!() };
         state.advance_to(5);
+        seal(&one);
         let (one, other) = (next_process(&one), next_process(&other));
         assert_eq!(open(&other, &seal(&one)).unwrap() >> 48, 5);
     }

@@ -38,6 +38,7 @@ mod tinc;
 mod tinc_join;
 mod tokens;
 mod type_of_service;
+mod upgrade;
 mod variables;
 mod vlans;
 mod workers;
@@ -93,6 +94,10 @@ const SCENARIOS: &[(&str, &[Roles], ScenarioFn)] = &[
     ("client-killed", ALL, roaming::client_killed),
     ("server-killed", ALL, roaming::server_killed),
     ("server-exit-notice", ALL, roaming::server_exit_notice),
+    ("upgrade/traffic-udp", ADIT_SERVER, upgrade::traffic_udp),
+    ("upgrade/traffic-tcp", ADIT_SERVES, upgrade::traffic_tcp),
+    ("upgrade/cold-udp", ADIT_SERVER, upgrade::cold_udp),
+    ("upgrade/cold-tcp", ADIT_SERVES, upgrade::cold_tcp),
     ("http-proxy", ADIT_CLIENT, proxies::http),
     ("http-proxy-in-a-block", ADIT_CLIENT, proxies::http_in_a_block),
     ("http-proxy-point-to-point", ADIT_CLIENT, proxies::http_point_to_point),

@@ -113,6 +113,7 @@ fn serve(folder: &Path) {
         metrics: None,
         socket: SocketTuning::default(),
         port_share: None,
+        hand_over: Default::default(),
         workers: 1,
     };
     let mut hooks = Serves(folder.to_owned());

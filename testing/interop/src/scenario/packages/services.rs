@@ -262,6 +262,12 @@ pub(super) fn services(case: &Case<'_>) -> Result<String> {
         let state = system.property(service, "ActiveState")?;
         ensure(state == "active", || system.explain(&format!("{service} is {state}")))?;
     }
+    // The server's sessions pass to the next process, and the client does not notice.
+    let continued = "1 sessions of the former process continue";
+    let (times, before) = (system.logged("laptop: connected")?, system.logged(continued)?);
+    system.run(&["systemctl", "restart", "adit-server"]).map_err(|e| system.explain(&e.0))?;
+    ensure(system.logged(continued)? == before + 1, || system.explain("the session has ended"))?;
+    ensure(system.logged("laptop: connected")? == times, || system.explain("it came again"))?;
 
     let clients = machine.path("var/lib/adit/pki/clients.json");
     fs::write(&clients, NEWER)?;

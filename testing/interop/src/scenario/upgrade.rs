@@ -1,0 +1,260 @@
+//! Tests of an upgrade under traffic: the next process of the server continues the sessions of the former one, which the
+//! clients do not notice. The test is the service manager that keeps the descriptors in between.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use adit_linux::{descriptors, notify};
+
+use super::{Scenario, ping_until};
+use crate::case::{READY, SETUP_LIMIT};
+use crate::failure::{Result, ensure};
+use crate::net::Star;
+use crate::peer::Program;
+use crate::process::Daemon;
+use crate::traffic::{ping, tcp};
+use crate::wait::{ScaledInstant, until};
+
+/// The server's address in the tunnel.
+const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 88, 0, 1));
+
+/// The environment variable with the number of clients. If it is set, the test also waits for the renegotiations of all
+/// sessions, which take a minute.
+const CLIENTS: &str = "ADIT_UPGRADE_CLIENTS";
+
+/// The number of clients otherwise.
+const FEW: u8 = 2;
+
+/// The bytes of the transfer during the upgrades.
+const TRANSFER: usize = 40_000_000;
+
+/// The service manager's part of sd_notify that keeps descriptors.
+struct Manager {
+    path: PathBuf,
+    stored: Arc<Mutex<BTreeMap<String, OwnedFd>>>,
+}
+
+impl Manager {
+    fn start(path: PathBuf) -> Result<Self> {
+        let socket = UnixDatagram::bind(&path)?;
+        let stored = Arc::new(Mutex::new(BTreeMap::new()));
+        let kept = Arc::clone(&stored);
+        std::thread::spawn(move || {
+            while let Ok((text, descriptors)) = notify::receive(&socket) {
+                let field = |name: &str| {
+                    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='))
+                };
+                let mut kept = locked(&kept);
+                match (field("FDNAME"), descriptors.into_iter().next()) {
+                    (Some(name), Some(fd)) if field("FDSTORE") == Some("1") => {
+                        kept.insert(name.to_owned(), fd);
+                    }
+                    (Some(name), None) if field("FDSTOREREMOVE") == Some("1") => {
+                        kept.remove(name);
+                    }
+                    // A barrier's descriptor is closed.
+                    _ => {}
+                }
+            }
+        });
+        Ok(Self { path, stored })
+    }
+
+    fn stored(&self) -> MutexGuard<'_, BTreeMap<String, OwnedFd>> {
+        locked(&self.stored)
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A server, its clients and its service manager.
+struct Upgrade<'a> {
+    scenario: &'a Scenario<'a>,
+    adit: String,
+    vpn: String,
+    star: Star,
+    manager: Manager,
+    clients: Vec<Daemon>,
+}
+
+impl<'a> Upgrade<'a> {
+    fn prepare(scenario: &'a Scenario<'a>, listen: &str, clients: u8) -> Result<Self> {
+        let Program::Adit(adit) = scenario.server else { return Err("adit serves here".into()) };
+        let path = |name: &str| scenario.folder().join(name).display().to_string();
+        let this = Self {
+            scenario,
+            adit: adit.display().to_string(),
+            vpn: path("vpn"),
+            star: Star::new(clients)?,
+            manager: Manager::start(scenario.folder().join("notify"))?,
+            clients: Vec::new(),
+        };
+        let network = ["--network", "10.88.0.0/24", "--network6", "fd88::/64"];
+        let host = ["server", "init", "--host", "192.0.2.1", "--listen", listen];
+        this.ask(&[&host[..], &network].concat())?;
+        for n in 0..clients {
+            let profile = path(&format!("client{n}.ovpn"));
+            this.ask(&["server", "client", "add", &format!("client{n}"), "-o", &profile])?;
+        }
+        Ok(this)
+    }
+
+    fn ask(&self, words: &[&str]) -> Result<String> {
+        let words = [words, &["--dir", &self.vpn]].concat();
+        self.star.server.run(&self.adit, &words)
+    }
+
+    /// Starts the server, with what the service manager keeps.
+    fn serve(&self, name: &str) -> Result<Daemon> {
+        let mut command = self.star.server.command("sh");
+        let (mut names, mut copies) = (Vec::new(), Vec::new());
+        for (name, fd) in &*self.manager.stored() {
+            names.push(name.clone());
+            copies.push(fd.try_clone()?);
+        }
+        let set = format!(
+            "NOTIFY_SOCKET={} LISTEN_FDS={} LISTEN_FDNAMES={} LISTEN_PID=$$ exec \"$0\" \"$@\"",
+            self.manager.path.display(),
+            names.len(),
+            names.join(":"),
+        );
+        command.args(["-c", &set, &self.adit, "server", "run", "-vv", "--dir", &self.vpn]);
+        descriptors::inherit_from(&mut command, 3, copies)?;
+        let mut server = Daemon::spawn(name, command)?;
+        server.wait_for("the server is up", SETUP_LIMIT)?;
+        Ok(server)
+    }
+
+    fn dial(&mut self) -> Result<()> {
+        for (n, namespace) in self.star.clients.iter().enumerate() {
+            let profile = self.scenario.folder().join(format!("client{n}.ovpn"));
+            let mut options: Vec<OsString> = vec!["--config".into(), profile.into()];
+            options.extend(["--dev", "tun0", "--verb", "3", "--disable-dco"].map(Into::into));
+            let command = self.scenario.client.command_with(namespace, &options);
+            self.clients.push(Daemon::spawn(&format!("client {n}"), command)?);
+        }
+        for client in &mut self.clients {
+            client.wait_for(READY, SETUP_LIMIT)?;
+        }
+        Ok(())
+    }
+
+    /// Replaces the process. Returns the new one.
+    fn replace(&self, mut server: Daemon, name: &str) -> Result<Daemon> {
+        self.ask(&["server", "hand-over"]).map_err(|e| server.failure(&e.0))?;
+        let status = server.wait_exit(SETUP_LIMIT)?;
+        ensure(status.success(), || server.failure(&format!("it ended with {status}")).0)?;
+        ensure(!self.manager.stored().is_empty(), || server.failure("nothing is stored").0)?;
+        self.serve(name).map_err(|e| format!("{e}\n{}", server.failure("before")).into())
+    }
+
+    /// Checks that every client has an answer, and how often each has connected.
+    fn all_connected(&self, times: usize, server: &Daemon) -> Result<()> {
+        for (client, namespace) in self.clients.iter().zip(&self.star.clients) {
+            ping_until(namespace, SERVER, SETUP_LIMIT)
+                .map_err(|e| format!("{e}\n{}\n{}", client.failure(""), server.failure("")))?;
+            ensure(client.count(READY) == times, || {
+                client.failure(&format!("not connected {times} times")).0
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Two upgrades during a transfer: no client connects again, and no connection through the tunnel breaks.
+fn under_traffic(scenario: &Scenario<'_>, listen: &str) -> Result<String> {
+    let wanted = std::env::var(CLIENTS).ok().and_then(|count| count.parse().ok());
+    let mut upgrade = Upgrade::prepare(scenario, listen, wanted.unwrap_or(FEW))?;
+    let server = upgrade.serve("server 1")?;
+    upgrade.dial()?;
+    upgrade.all_connected(1, &server)?;
+    let mut server = Some(server);
+    let count = upgrade.clients.len();
+    let rules = || upgrade.star.server.run("nft", &["list", "tables"]);
+    let before = rules()?;
+    std::thread::scope(|scope| -> Result<()> {
+        let (server_end, client_end) = (&upgrade.star.server, &upgrade.star.clients);
+        let first = client_end.first().ok_or("there are clients")?;
+        let transfer = scope.spawn(move || tcp(first, server_end, SERVER, TRANSFER));
+        for next in ["server 2", "server 3"] {
+            let former = server.take().ok_or("a server")?;
+            let server = server.insert(upgrade.replace(former, next)?);
+            server.wait_for(
+                &format!("{count} sessions of the former process continue"),
+                SETUP_LIMIT,
+            )?;
+            ensure(upgrade.manager.stored().is_empty(), || "descriptors remain stored".into())?;
+        }
+        let took = transfer.join().map_err(|_| "the transfer panicked")?;
+        took.map(drop).map_err(|e| e.0.into())
+    })?;
+    let mut server = server.ok_or("a server")?;
+    upgrade.all_connected(1, &server)?;
+    ensure(rules()? == before, || "the firewall's tables have changed".to_owned())?;
+    let status = upgrade.ask(&["status"])?;
+    ensure(status.matches("client").count() >= count, || status.clone())?;
+    if wanted.is_some() {
+        until("the renegotiations", Duration::from_secs(90), || {
+            Ok(server.count("new data key") >= count)
+        })
+        .map_err(|e| server.failure(&e.0))?;
+        upgrade.all_connected(1, &server)?;
+    }
+    for client in &upgrade.clients {
+        ensure(!client.log().contains("estarting"), || client.failure("it restarted").0)?;
+    }
+    let first = upgrade.star.clients.first().ok_or("there are clients")?;
+    ensure(ping(first, SERVER, 1200, 3)? == 3, || server.failure("pings are lost").0)?;
+    // An ordinary stop undoes everything.
+    server.stop()?;
+    ensure(!rules()?.contains("adit"), || "the firewall's rules remain".to_owned())?;
+    ensure(upgrade.star.server.run("ip", &["link", "show", "adit0"]).is_err(), || {
+        "the device remains".to_owned()
+    })?;
+    Ok(format!("{count} clients, two upgrades"))
+}
+
+/// Upgrades under traffic over UDP.
+pub(super) fn traffic_udp(scenario: &Scenario<'_>) -> Result<String> {
+    under_traffic(scenario, "udp/1194")
+}
+
+/// Upgrades under traffic over TCP.
+pub(super) fn traffic_tcp(scenario: &Scenario<'_>) -> Result<String> {
+    under_traffic(scenario, "tcp/1194")
+}
+
+/// A restart without a hand-over: the server tells its clients, which connect again at once.
+fn stop_and_start(scenario: &Scenario<'_>, listen: &str) -> Result<String> {
+    let mut upgrade = Upgrade::prepare(scenario, listen, FEW)?;
+    let mut server = upgrade.serve("server 1")?;
+    upgrade.dial()?;
+    upgrade.all_connected(1, &server)?;
+    server.stop()?;
+    let began = ScaledInstant::now();
+    let server = upgrade.serve("server 2")?;
+    for client in &mut upgrade.clients {
+        client.wait_for_nth(READY, 2, SETUP_LIMIT)?;
+    }
+    let took = began.elapsed();
+    upgrade.all_connected(2, &server)?;
+    Ok(format!("back after {} ms", took.as_millis()))
+}
+
+/// The same over UDP.
+pub(super) fn cold_udp(scenario: &Scenario<'_>) -> Result<String> {
+    stop_and_start(scenario, "udp/1194")
+}
+
+/// The same over TCP.
+pub(super) fn cold_tcp(scenario: &Scenario<'_>) -> Result<String> {
+    stop_and_start(scenario, "tcp/1194")
+}
