@@ -60,6 +60,8 @@ const HELPERS: &[DutyKind] = &[
     adit_app_mesh::node::MESH,
     #[cfg(feature = "postgres")]
     adit_app_postgres::node::NODE,
+    #[cfg(feature = "tinc")]
+    adit_app_tinc::daemon::TINC,
 ];
 
 fn main() -> ExitCode {
@@ -88,6 +90,10 @@ fn main() -> ExitCode {
     }
     if let Some(options) = as_openvpn(&arguments) {
         return adit_app_openvpn::openvpn::main(options);
+    }
+    #[cfg(feature = "tinc")]
+    if let Some(words) = as_tincd(&arguments) {
+        return adit_app_tinc::daemon::main(words);
     }
     if let Err(error) = adit_runtime::background::adopt() {
         note(&format!("adit: the supervisor of this process has ended: {error}\n"));
@@ -135,6 +141,14 @@ fn as_adit(mut arguments: Vec<OsString>) -> Vec<OsString> {
         arguments.splice(..1, ["adit".into(), "tinc".into()]);
     }
     arguments
+}
+
+/// Returns the options of `tincd ...`. They do not pass through clap, whose grammar is another one.
+#[cfg(feature = "tinc")]
+fn as_tincd(arguments: &[OsString]) -> Option<&[OsString]> {
+    let (program, rest) = arguments.split_first()?;
+    let is_tincd = Path::new(program).file_name().is_some_and(|name| name == "tincd");
+    is_tincd.then_some(rest)
 }
 
 /// Returns the options of `openvpn ...` or `adit openvpn ...`, if this is such a command line. They

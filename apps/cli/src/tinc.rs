@@ -124,10 +124,9 @@ fn execute(command: &Command, options: &Tinc, net_options: &mut NetOptions) -> R
             print_version();
             Ok(())
         }
-        Command::Start { .. } | Command::Restart { .. } => Err(not_there(
-            "start",
-            "this version of adit has no daemon for tinc's protocol; start tincd itself",
-        )),
+        Command::Start { .. } | Command::Restart { .. } => {
+            Err(not_there("start", "start the daemon itself, with tincd -n NET"))
+        }
         Command::Join { url } => {
             let url = match url {
                 Some(url) => url.clone(),

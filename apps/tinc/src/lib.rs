@@ -11,6 +11,7 @@
 mod conf_file;
 mod console;
 pub mod control;
+pub mod daemon;
 mod edit;
 mod exchange;
 mod fsck;

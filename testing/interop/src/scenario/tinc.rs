@@ -28,9 +28,10 @@ use crate::skip::skip;
 use crate::wait::until;
 
 mod commands;
+mod daemon;
 
 pub(super) const SCENARIOS: &[(&str, ScenarioFn)] =
-    &[("commands", commands::commands), ("neighbour", neighbour)];
+    &[("commands", commands::commands), ("daemon", daemon::daemon), ("neighbour", neighbour)];
 
 pub(super) const SOON: Duration = Duration::from_secs(20);
 

@@ -93,21 +93,21 @@ const DAEMON: &[&str] = &[
 
 /// The outcome of a command.
 #[derive(Debug, PartialEq, Eq)]
-struct Ran {
-    code: Option<i32>,
-    out: String,
-    notes: String,
+pub(super) struct Ran {
+    pub(super) code: Option<i32>,
+    pub(super) out: String,
+    pub(super) notes: String,
 }
 
 /// A program, and the folder that it works in.
-struct End<'a> {
-    namespace: &'a Namespace,
-    program: Vec<OsString>,
-    folder: PathBuf,
+pub(super) struct End<'a> {
+    pub(super) namespace: &'a Namespace,
+    pub(super) program: Vec<OsString>,
+    pub(super) folder: PathBuf,
 }
 
 impl End<'_> {
-    fn command(&self, config: &Path, words: &str) -> Result<Command> {
+    pub(super) fn command(&self, config: &Path, words: &str) -> Result<Command> {
         let (first, rest) = self.program.split_first().context("no program")?;
         let mut command = self.namespace.command(&first.to_string_lossy());
         command.args(rest).arg("-c").arg(config).arg("--pidfile").arg(config.join("pid"));
@@ -116,7 +116,7 @@ impl End<'_> {
     }
 
     /// Runs a command on this end's own folder.
-    fn run(&self, words: &str, input: &str) -> Result<Ran> {
+    pub(super) fn run(&self, words: &str, input: &str) -> Result<Ran> {
         self.run_on(&self.folder, words, input)
     }
 
@@ -135,7 +135,7 @@ impl End<'_> {
     }
 
     /// Runs a command that must succeed.
-    fn done(&self, words: &str, input: &str) -> Result<Ran> {
+    pub(super) fn done(&self, words: &str, input: &str) -> Result<Ran> {
         let ran = self.run(words, input)?;
         ensure(ran.code == Some(0), || format!("{words}: {ran:?}"))?;
         Ok(ran)

@@ -1,0 +1,263 @@
+//! The data path: packets between the device, the router, the node and the UDP sockets.
+//!
+//! One packet is one datagram, and all run through the node on the control thread. Another data path replaces this module.
+
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::task::Poll;
+
+use adit_engine::Instant;
+use adit_linux::udp::{RecvBatch, UdpSocket};
+use adit_runtime::driver::watch;
+use adit_runtime::fault::Fault;
+use adit_tinc::name::NodeName;
+use adit_tinc::node::Node;
+use adit_tinc::route::{Decision, FragmentPlan, Fragments, Router};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use super::device::{Device, MAX_PACKET};
+
+/// The number of datagrams that one call receives.
+const BURST: usize = 64;
+
+/// The number of packets that are read from the device before anything else gets its turn.
+const MAX_READ: usize = 64;
+
+/// The counters of the data path.
+#[derive(Copy, Clone, Debug, Default)]
+pub(super) struct DataCounters {
+    /// Packets that the device did not take.
+    pub(super) not_written: u64,
+    /// Datagrams that the kernel did not take.
+    pub(super) not_sent: u64,
+}
+
+/// A source of packets.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Ready {
+    /// The device.
+    Device,
+    /// The socket with this number.
+    Socket(usize),
+}
+
+struct Socket {
+    socket: UdpSocket,
+    watched: AsyncFd<OwnedFd>,
+    /// More may wait although the socket will not be reported again.
+    more: bool,
+}
+
+/// The device, the sockets and the router.
+pub(super) struct Data {
+    pub(super) device: Device,
+    pub(super) router: Router,
+    sockets: Vec<Socket>,
+    batch: RecvBatch,
+    packet: Box<[u8]>,
+    device_has_more: bool,
+    counters: DataCounters,
+}
+
+/// A decision without references into the node, which the next step changes.
+enum Step {
+    Device,
+    Node(NodeName),
+    Fragments(NodeName, FragmentPlan),
+    Many(Vec<NodeName>, bool),
+    Reply(Vec<u8>),
+    Drop,
+}
+
+impl Step {
+    fn of(decision: Decision<'_>) -> Self {
+        match decision {
+            Decision::Device => Self::Device,
+            Decision::Node { to, .. } => Self::Node(to.clone()),
+            Decision::Fragments { to, plan, .. } => Self::Fragments(to.clone(), plan),
+            Decision::Many { nodes, device } => {
+                Self::Many(nodes.into_iter().cloned().collect(), device)
+            }
+            Decision::Reply(packet) => Self::Reply(packet.to_vec()),
+            Decision::Drop(_) => Self::Drop,
+        }
+    }
+}
+
+impl Data {
+    pub(super) fn new(
+        device: Device,
+        router: Router,
+        sockets: Vec<UdpSocket>,
+    ) -> Result<Self, Fault> {
+        let broken = |error: std::io::Error| Fault::environment(format!("the sockets: {error}"));
+        let watched = |socket: UdpSocket| {
+            let fd = socket.as_fd().try_clone_to_owned().map_err(broken)?;
+            let watched = watch(fd, Interest::READABLE).map_err(broken)?;
+            Ok(Socket { socket, watched, more: false })
+        };
+        Ok(Self {
+            device,
+            router,
+            sockets: sockets.into_iter().map(watched).collect::<Result<_, Fault>>()?,
+            batch: RecvBatch::new(BURST),
+            packet: vec![0; MAX_PACKET].into_boxed_slice(),
+            device_has_more: false,
+            counters: DataCounters::default(),
+        })
+    }
+
+    pub(super) fn counters(&self) -> DataCounters {
+        self.counters
+    }
+
+    /// Waits until there may be packets. Cancel-safe.
+    pub(super) async fn ready(&mut self) -> Ready {
+        if let Some(number) = self.sockets.iter().position(|socket| socket.more) {
+            return Ready::Socket(number);
+        }
+        if self.device_has_more {
+            return Ready::Device;
+        }
+        let (device, sockets) = (&self.device, &self.sockets);
+        let socket = poll_fn(|context| {
+            for (number, socket) in sockets.iter().enumerate() {
+                if let Poll::Ready(Ok(mut ready)) = socket.watched.poll_read_ready(context) {
+                    ready.clear_ready();
+                    return Poll::Ready(number);
+                }
+            }
+            Poll::Pending
+        });
+        tokio::select! {
+            number = socket => Ready::Socket(number),
+            () = device.readable() => Ready::Device,
+        }
+    }
+
+    /// Moves the packets of a source into the node, whose outputs are to be performed afterwards.
+    pub(super) fn read(&mut self, ready: Ready, node: &mut Node, now: Instant) {
+        match ready {
+            Ready::Device => self.read_device(node, now),
+            Ready::Socket(number) => {
+                let Some(socket) = self.sockets.get_mut(number) else { return };
+                let received = socket.socket.recv_burst(&mut self.batch);
+                // Another error is that of one datagram; the next call has the others.
+                let is_empty =
+                    |error: &std::io::Error| error.kind() == std::io::ErrorKind::WouldBlock;
+                socket.more = !received.as_ref().is_err_and(is_empty);
+                for received in self.batch.datagrams_mut().take(received.unwrap_or(0)) {
+                    node.datagram(now, received.remote, received.data);
+                }
+            }
+        }
+    }
+
+    fn read_device(&mut self, node: &mut Node, now: Instant) {
+        let mut packet = std::mem::take(&mut self.packet);
+        self.device_has_more = true;
+        for _ in 0..MAX_READ {
+            let Some(len) = self.device.read(&mut packet) else {
+                self.device_has_more = false;
+                break;
+            };
+            let Some(bytes) = packet.get_mut(..len) else { break };
+            let step = {
+                let view = node.topology();
+                Step::of(self.router.from_device(bytes, &view, now))
+            };
+            if let Some(subnet) = self.router.take_learnt() {
+                node.add_subnet(now, subnet);
+            }
+            let prefix = self.router.device_prefix();
+            let payload = bytes.get(prefix..).unwrap_or_default();
+            match step {
+                Step::Reply(reply) => self.write(&[], &reply),
+                step => self.forward(step, None, payload, node, now),
+            }
+        }
+        self.packet = packet;
+    }
+
+    /// Routes a packet that a node sent.
+    pub(super) fn route_from_node(
+        &mut self,
+        from: &NodeName,
+        packet: &mut [u8],
+        node: &mut Node,
+        now: Instant,
+    ) {
+        let step = {
+            let view = node.topology();
+            Step::of(self.router.from_node(from, packet, &view, now))
+        };
+        self.forward(step, Some(from), packet, node, now);
+    }
+
+    fn forward(
+        &mut self,
+        step: Step,
+        from: Option<&NodeName>,
+        packet: &[u8],
+        node: &mut Node,
+        now: Instant,
+    ) {
+        match step {
+            Step::Device => self.deliver(packet),
+            Step::Node(to) => node.send_packet(now, &to, packet),
+            Step::Fragments(to, plan) => {
+                if let Some(mut fragments) = Fragments::new(packet, plan) {
+                    while let Some(fragment) = fragments.next_fragment() {
+                        node.send_packet(now, &to, fragment);
+                    }
+                }
+            }
+            Step::Many(nodes, device) => {
+                if device {
+                    self.deliver(packet);
+                }
+                for to in nodes {
+                    node.send_packet(now, &to, packet);
+                }
+            }
+            Step::Reply(reply) => {
+                if let Some(from) = from {
+                    node.send_packet(now, from, &reply);
+                }
+            }
+            Step::Drop => {}
+        }
+    }
+
+    /// Writes a packet of a node to the device.
+    fn deliver(&mut self, packet: &[u8]) {
+        match self.router.device_header(packet) {
+            Some(header) => self.write(&header, packet),
+            None => self.write(&[], packet),
+        }
+    }
+
+    fn write(&mut self, header: &[u8], packet: &[u8]) {
+        if !self.device.write(header, packet) {
+            self.counters.not_written = self.counters.not_written.saturating_add(1);
+        }
+    }
+
+    /// Sends a datagram. Returns whether it was too long for the network.
+    pub(super) fn send(&mut self, to: SocketAddr, bytes: &[u8]) -> bool {
+        let of_family = |socket: &&Socket| socket.socket.local_addr().is_ipv4() == to.is_ipv4();
+        let Some(socket) = self.sockets.iter().find(of_family) else {
+            self.counters.not_sent = self.counters.not_sent.saturating_add(1);
+            return false;
+        };
+        match socket.socket.send_to(to, None, bytes) {
+            Ok(()) => false,
+            Err(error) => {
+                self.counters.not_sent = self.counters.not_sent.saturating_add(1);
+                error.raw_os_error() == Some(rustix::io::Errno::MSGSIZE.raw_os_error())
+            }
+        }
+    }
+}

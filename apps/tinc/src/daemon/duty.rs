@@ -1,0 +1,180 @@
+//! The helper process of a daemon: which files, sockets and scripts the network process may ask for.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use adit_runtime::fault::Fault;
+use adit_runtime::helper::{Duty, DutyKind, Policy};
+use adit_runtime::programs::{Program, Setup, Variables};
+use serde::{Deserialize, Serialize};
+
+use super::load::{is_conf, is_host};
+use crate::net::Net;
+
+/// The helper of `tincd`.
+pub const TINC: DutyKind = DutyKind {
+    name: "tinc",
+    read: |arguments| Ok(Box::new(serde_json::from_value::<TincDuty>(arguments)?)),
+};
+
+/// The variables of the environment of scripts.
+const VARIABLES: [&str; 12] = [
+    "NETNAME",
+    "NAME",
+    "DEVICE",
+    "INTERFACE",
+    "DEBUG",
+    "NODE",
+    "REMOTEADDRESS",
+    "REMOTEPORT",
+    "SUBNET",
+    "WEIGHT",
+    "INVITATION_FILE",
+    "INVITATION_URL",
+];
+
+/// The scripts in the configuration directory.
+const SCRIPTS: [&str; 6] =
+    ["tinc-up", "tinc-down", "host-up", "host-down", "subnet-up", "subnet-down"];
+
+/// The part of the command line that the helper needs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TincDuty {
+    /// The configuration directory.
+    pub(crate) config: PathBuf,
+    /// The file with the process id and the cookie.
+    pub(crate) pid_file: PathBuf,
+    /// tinc's control socket.
+    pub(crate) socket: PathBuf,
+    /// adit's control socket.
+    pub(crate) control: PathBuf,
+    /// The private key's file.
+    pub(crate) key: PathBuf,
+    /// The mark of sockets.
+    pub(crate) mark: Option<u32>,
+    /// The device of sockets.
+    pub(crate) device: Option<String>,
+}
+
+impl TincDuty {
+    fn net(&self) -> Net {
+        Net { name: None, config: self.config.clone(), pid_file: self.pid_file.clone() }
+    }
+}
+
+impl Duty for TincDuty {
+    fn policy(&self, _: &[(PathBuf, Vec<u8>)], _: u32) -> Result<Policy, Fault> {
+        let net = self.net();
+        let conf_d = self.config.join("conf.d");
+        let mut policy = Policy {
+            readable: [net.server_file(), self.key.clone()].into(),
+            removable: [self.pid_file.clone(), self.socket.clone()].into(),
+            control: [self.control.clone()].into(),
+            programs: Some(self.setup()),
+            ..Policy::default()
+        };
+        policy.sockets.mark = self.mark;
+        policy.sockets.device.clone_from(&self.device);
+        policy.sockets.dial = true;
+        policy.folders.insert(net.hosts(), is_host);
+        policy.folders.insert(conf_d, is_conf);
+        // Keys that the net tells about nodes without one.
+        policy.writable.extend(keyless_hosts(&net));
+        Ok(policy)
+    }
+}
+
+impl TincDuty {
+    /// Returns the scripts that exist.
+    pub(crate) fn setup(&self) -> Setup {
+        let hosts = self.config.join("hosts");
+        let of_hosts =
+            std::fs::read_dir(&hosts).into_iter().flatten().flatten().filter_map(|entry| {
+                let name = entry.file_name().into_string().ok()?;
+                let host = name.strip_suffix("-up").or_else(|| name.strip_suffix("-down"))?;
+                is_host(host).then(|| hosts.join(&name))
+            });
+        let scripts = SCRIPTS.iter().map(|name| self.config.join(name)).chain(of_hosts);
+        let programs: BTreeSet<Program> =
+            scripts.filter(|path| is_executable(path)).map(|path| program(&path)).collect();
+        Setup {
+            privileged: programs.clone(),
+            programs,
+            variables: Variables {
+                names: VARIABLES.iter().map(|name| (*name).to_owned()).collect(),
+                ..Variables::default()
+            },
+            directory: Some(self.config.clone()),
+            temporary: "/tmp".into(),
+            ..Setup::default()
+        }
+    }
+}
+
+/// Returns the program of a script.
+pub(super) fn program(path: &Path) -> Program {
+    Program { path: path.to_string_lossy().into_owned(), args: Vec::new() }
+}
+
+fn is_executable(path: &Path) -> bool {
+    std::fs::metadata(path)
+        .is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
+}
+
+/// Returns the host files without a public key.
+fn keyless_hosts(net: &Net) -> Vec<PathBuf> {
+    let names = crate::exchange::host_names(net).unwrap_or_default();
+    let keyless = |name| crate::keys::read_public(net, name).is_err();
+    names.iter().filter(|name| keyless(name)).map(|name| net.host_file(name)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Folder;
+
+    fn duty(folder: &Folder) -> TincDuty {
+        TincDuty {
+            config: folder.net.config.clone(),
+            pid_file: folder.net.pid_file.clone(),
+            socket: folder.net.socket(),
+            control: "/run/adit/tinc.sock".into(),
+            key: folder.net.private_key(),
+            mark: None,
+            device: None,
+        }
+    }
+
+    #[test]
+    fn only_executable_scripts_with_known_names_may_run() {
+        let folder = Folder::new();
+        for (name, mode) in [
+            ("tinc-up", 0o755),
+            ("tinc-down", 0o644),
+            ("other-up", 0o755),
+            ("hosts/bob-up", 0o755),
+            ("hosts/b.b-up", 0o755),
+        ] {
+            folder.write(name, "#!/bin/sh\n");
+            let path = folder.net.config.join(name);
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        }
+        let setup = duty(&folder).setup();
+        let names: Vec<String> = setup.programs.iter().map(|script| script.path.clone()).collect();
+        let path = |name: &str| folder.net.config.join(name).to_string_lossy().into_owned();
+        assert_eq!(names, [path("hosts/bob-up"), path("tinc-up")]);
+        assert!(!setup.variables.permit("LD_PRELOAD", "x"));
+        assert!(setup.variables.permit("NODE", "bob"));
+    }
+
+    #[test]
+    fn only_host_files_without_a_key_may_be_written() {
+        let folder = Folder::new();
+        folder.run(b"", false, crate::keys::generate_ed25519);
+        let policy = duty(&folder).policy(&[], 0).unwrap();
+        assert_eq!(policy.writable, [folder.net.hosts().join("bob")].into());
+        assert!(policy.readable.contains(&folder.net.server_file()));
+    }
+}

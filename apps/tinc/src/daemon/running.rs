@@ -1,0 +1,313 @@
+//! The loop of a daemon.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use adit_engine::Instant;
+use adit_runtime::clock::{now, unix_time};
+use adit_runtime::control::{Request, Response, StatusReport};
+use adit_runtime::fault::Fault;
+use adit_runtime::helper::files::{self, WriteMode};
+use adit_runtime::instance::{EndReason, Instance};
+use adit_runtime::{helper, say};
+use adit_tinc::config::{ConfigOption, ServerConfig};
+use adit_tinc::keys::PublicKey;
+use adit_tinc::name::NodeName;
+use adit_tinc::node::{Event as NodeEvent, Node, Output};
+use tokio::net::TcpStream;
+use tokio::signal::unix::Signal as UnixSignal;
+use tokio::sync::mpsc;
+
+use super::clients::{ClientEvent, ClientId, Clients};
+use super::data::{Data, Ready};
+use super::load::load;
+use super::log_lines;
+use super::rows::Changes;
+use super::scripts::Scripts;
+use super::streams::{StreamEvent, Streams};
+use crate::control::server;
+use crate::net::Net;
+
+/// The number of outputs that are performed before other events get their turn.
+const MAX_OUTPUTS: usize = 100_000;
+
+/// A running daemon.
+pub(super) struct Running {
+    pub(super) net: Net,
+    /// The variables of the command line.
+    pub(super) options: Vec<ConfigOption>,
+    pub(super) server: ServerConfig,
+    pub(super) node: Node,
+    pub(super) data: Data,
+    pub(super) streams: Streams,
+    pub(super) accepted: mpsc::Receiver<(TcpStream, SocketAddr)>,
+    pub(super) clients: Clients,
+    pub(super) scripts: Scripts,
+    pub(super) alarm: UnixSignal,
+    pub(super) port: u16,
+    /// When the daemon started, in seconds since 1970.
+    pub(super) started: i64,
+    pub(super) changes: Changes,
+    pub(super) debug: u8,
+    /// A client asked the daemon to end.
+    pub(super) stopped: bool,
+}
+
+/// An event that wakes a daemon.
+pub(super) enum Event {
+    Packets(Ready),
+    Stream(StreamEvent),
+    Accepted(TcpStream, SocketAddr),
+    Client(ClientEvent),
+    Timer,
+    Script,
+    Alarm,
+}
+
+impl Instance for Running {
+    type Event = Event;
+    type Reason = Infallible;
+
+    fn role(&self) -> &'static str {
+        "tinc"
+    }
+
+    async fn next(&mut self) -> Result<Event, Fault> {
+        let wait = self.node.deadline().since(now());
+        Ok(tokio::select! {
+            ready = self.data.ready() => Event::Packets(ready),
+            event = self.streams.next() => Event::Stream(event),
+            Some((stream, from)) = self.accepted.recv() => Event::Accepted(stream, from),
+            event = self.clients.next() => Event::Client(event),
+            () = tokio::time::sleep(wait) => Event::Timer,
+            () = self.scripts.next() => Event::Script,
+            Some(()) = self.alarm.recv() => Event::Alarm,
+        })
+    }
+
+    async fn handle(&mut self, event: Event) -> Result<Option<EndReason<Infallible>>, Fault> {
+        let now = now();
+        match event {
+            Event::Packets(ready) => self.data.read(ready, &mut self.node, now),
+            Event::Stream(event) => self.stream(event, now),
+            Event::Accepted(stream, from) => self.accept(stream, from, now),
+            Event::Client(event) => {
+                for (id, request) in self.clients.take(event) {
+                    self.answer(id, request, now);
+                }
+            }
+            Event::Timer => self.node.tick(now),
+            Event::Script => {}
+            Event::Alarm => {
+                say!(1, "Got SIGALRM signal");
+                self.node.retry(now);
+            }
+        }
+        self.perform(now);
+        Ok(self.stopped.then_some(EndReason::Asked))
+    }
+
+    async fn tick(&mut self) -> Result<Option<EndReason<Infallible>>, Fault> {
+        let now = now();
+        if self.data.router.due().is_some_and(|due| now >= due) {
+            for subnet in self.data.router.expire(now) {
+                self.node.remove_subnet(now, subnet);
+            }
+            self.perform(now);
+        }
+        Ok(None)
+    }
+
+    fn reload(&mut self) -> bool {
+        let reloaded = self.read_again();
+        if let Err(fault) = &reloaded {
+            adit_runtime::log::warning(&format!("nothing has changed: {fault}"));
+        }
+        reloaded.is_ok()
+    }
+
+    fn request(&mut self, request: Request) -> Response {
+        match request {
+            Request::Reload => match self.read_again() {
+                Ok(()) => Response::Done { count: 0 },
+                Err(fault) => Response::Error { message: fault.to_string() },
+            },
+            _ => Response::Error { message: "a node of tinc has no such request".into() },
+        }
+    }
+
+    fn report(&mut self, report: &mut StatusReport) {
+        let counters = self.node.counters();
+        let data = self.data.counters();
+        let counted = [
+            ("refused-connections", counters.refused_connections),
+            ("unreachable", counters.unreachable),
+            ("too-long", counters.too_long),
+            ("no-session", counters.no_session),
+            ("not-held", counters.not_held),
+            ("queue-full", counters.queue_full),
+            ("unknown-senders", counters.unknown_senders),
+            ("not-relayed", counters.not_relayed),
+            ("refused-records", counters.refused_records),
+            ("refused-packets", counters.refused_packets),
+            ("refused-handshakes", counters.refused_handshakes),
+            ("not-written", data.not_written),
+            ("not-sent", data.not_sent),
+            ("scripts-skipped", self.scripts.skipped()),
+        ];
+        for (name, count) in counted.into_iter().filter(|(_, count)| *count > 0) {
+            report.drops.insert(name.to_owned(), count);
+        }
+        for (reason, count) in self.data.router.drops().filter(|(_, count)| *count > 0) {
+            report.drops.insert(format!("{reason}"), count);
+        }
+        report.endpoints = vec![format!("port {}", self.port)];
+    }
+}
+
+impl Running {
+    fn stream(&mut self, event: StreamEvent, now: Instant) {
+        match event {
+            StreamEvent::Connected(id, stream) => match stream.local_addr() {
+                Ok(local) => {
+                    self.streams.serve(id, stream);
+                    self.node.connected(now, id, local);
+                }
+                Err(_) => self.node.closed(now, id),
+            },
+            StreamEvent::Bytes(id, bytes) => self.node.receive(now, id, &bytes),
+            StreamEvent::Closed(id, reason) => {
+                if let Some(reason) = reason {
+                    say!(3, "Connection {}: {reason}", id.0);
+                }
+                self.streams.close(id);
+                self.node.closed(now, id);
+            }
+            StreamEvent::Resolved(node, addresses) => {
+                if addresses.is_empty() {
+                    say!(2, "Could not resolve the address of {node}");
+                }
+                self.node.resolved(now, &node, &addresses);
+            }
+        }
+    }
+
+    fn accept(&mut self, stream: TcpStream, from: SocketAddr, now: Instant) {
+        let Ok(local) = stream.local_addr() else { return };
+        say!(2, "Connection from {} port {}", from.ip(), from.port());
+        match self.node.accept(now, from, local) {
+            Some(id) => self.streams.serve(id, stream),
+            None => self.streams.tarpit_stream(stream),
+        }
+    }
+
+    /// Performs the node's outputs, in their order. Packets that it hands up may cause further ones.
+    pub(super) fn perform(&mut self, now: Instant) {
+        for _ in 0..MAX_OUTPUTS {
+            let Some(output) = self.node.pop() else { return };
+            match output {
+                Output::Resolve { node, host, port } => self.streams.resolve(node, host, port),
+                Output::Dial { connection, address } => {
+                    say!(2, "Trying to connect to {} port {}", address.ip(), address.port());
+                    self.streams.dial(connection, address);
+                }
+                Output::Send { connection, bytes } => {
+                    let waiting = self.streams.send(connection, bytes);
+                    self.node.set_backlog(connection, waiting);
+                }
+                Output::Close { connection, tarpit: true } => self.streams.tarpit(connection),
+                Output::Close { connection, tarpit: false } => self.streams.close(connection),
+                Output::Join { connection, .. } => {
+                    tracing::warn!("a node wants to join: this daemon does not accept invitations");
+                    self.streams.close(connection);
+                }
+                Output::Datagram { to, bytes, .. } => {
+                    if self.data.send(to, &bytes) {
+                        self.node.too_big(now, to, bytes.len());
+                    }
+                    self.node.recycle(bytes);
+                }
+                Output::Packet { from, mut bytes } => {
+                    self.data.route_from_node(&from, &mut bytes, &mut self.node, now);
+                    self.node.recycle(bytes);
+                }
+                Output::Script(script) => self.scripts.push(&script),
+                Output::Event(event) => self.event(&event),
+            }
+        }
+    }
+
+    fn event(&mut self, event: &NodeEvent) {
+        log_lines::log(event);
+        match event {
+            NodeEvent::Reachable { node, .. } => {
+                let unix = i64::try_from(unix_time().0).unwrap_or(i64::MAX);
+                self.changes.insert(node.clone(), unix);
+                // Unreachable nodes may be forgotten; so are their times.
+                if self.changes.len() > adit_tinc::graph::MAX_NODES {
+                    let graph = self.node.graph();
+                    self.changes.retain(|node, _| graph.route(node).is_some());
+                }
+            }
+            NodeEvent::KeyLearned { node, key } => self.store_key(node, key),
+            _ => {}
+        }
+    }
+
+    /// Appends a key to the host file of its node, as tinc does.
+    fn store_key(&self, node: &NodeName, key: &PublicKey) {
+        use std::io::Write;
+        let path = self.net.host_file(node);
+        let stored = files::write(&path, WriteMode::Append)
+            .and_then(|mut file| file.write_all(format!("Ed25519PublicKey = {key}\n").as_bytes()));
+        if let Err(error) = stored {
+            tracing::warn!(
+                "the key of {node} is known until the daemon ends: {}: {error}",
+                path.display()
+            );
+        }
+    }
+
+    /// Reads the files of the net again.
+    pub(super) fn read_again(&mut self) -> Result<(), Fault> {
+        if let Some(helper) = helper::current() {
+            helper.call(helper::Request::Reload, &[])?;
+        }
+        let loaded = load(&self.net, &self.options)?;
+        loaded.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+        let now = now();
+        let old: Vec<NodeName> = self.server.connect_to.clone();
+        self.node.reload(now, loaded.hosts, &loaded.server.own.subnets);
+        for node in loaded.server.connect_to.iter().filter(|node| !old.contains(node)) {
+            self.node.connect(now, node);
+        }
+        self.server.connect_to = loaded.server.connect_to;
+        self.perform(now);
+        say!(1, "The configuration was read again");
+        Ok(())
+    }
+
+    /// Ends all connections, and runs the last scripts.
+    pub(super) async fn shut_down(&mut self, limit: Duration) {
+        let now = now();
+        self.node.close_all(now);
+        self.perform(now);
+        self.scripts.push_path("tinc-down", &[]);
+        if tokio::time::timeout(limit, self.scripts.finish()).await.is_err() {
+            tracing::warn!("the scripts took too long");
+        }
+    }
+
+    /// Sends an answer to a client.
+    pub(super) fn reply(&mut self, id: ClientId, write: impl FnOnce(&mut Vec<u8>)) {
+        let mut out = Vec::new();
+        write(&mut out);
+        self.clients.send(id, out);
+    }
+
+    /// Answers a request of an unknown type.
+    pub(super) fn refuse(&mut self, id: ClientId) {
+        self.reply(id, server::refuse);
+    }
+}

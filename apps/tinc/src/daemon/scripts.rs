@@ -1,0 +1,101 @@
+//! The scripts of a daemon, which run one after another in the order of their events.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use adit_runtime::programs::{self, Call, Running};
+use adit_runtime::say;
+use adit_tinc::node::Script;
+
+use super::duty::program;
+
+/// The number of scripts that wait. Further ones are not run, and counted.
+const MAX_WAITING: usize = 1000;
+
+/// The longest time for a script.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// The scripts that run and wait.
+pub(super) struct Scripts {
+    folder: PathBuf,
+    /// The variables that all scripts get.
+    common: Vec<(String, String)>,
+    waiting: VecDeque<(PathBuf, Vec<(String, String)>)>,
+    running: Option<(PathBuf, Running)>,
+    /// The number of scripts that were not run because too many waited.
+    skipped: u64,
+}
+
+impl Scripts {
+    pub(super) fn new(folder: PathBuf, common: Vec<(String, String)>) -> Self {
+        Self { folder, common, waiting: VecDeque::new(), running: None, skipped: 0 }
+    }
+
+    /// Returns the number of scripts that were not run because too many waited.
+    pub(super) fn skipped(&self) -> u64 {
+        self.skipped
+    }
+
+    /// Appends the scripts of an event that exist.
+    pub(super) fn push(&mut self, script: &Script) {
+        let variables: Vec<(String, String)> = script
+            .environment()
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect();
+        for path in script.paths() {
+            self.push_path(&path, &variables);
+        }
+    }
+
+    /// Appends a script, if it exists.
+    pub(super) fn push_path(&mut self, path: &str, variables: &[(String, String)]) {
+        let path = self.folder.join(path);
+        if !path.exists() {
+            return;
+        }
+        if self.waiting.len() >= MAX_WAITING {
+            self.skipped = self.skipped.saturating_add(1);
+            return;
+        }
+        self.waiting.push_back((path, variables.to_vec()));
+    }
+
+    /// Starts the next script unless one runs, and waits for its end. Cancel-safe.
+    pub(super) async fn next(&mut self) {
+        if self.running.is_none() {
+            let Some((path, variables)) = self.waiting.pop_front() else {
+                return std::future::pending().await;
+            };
+            say!(2, "Executing script {}", path.display());
+            let running = programs::run(Call {
+                program: program(&path),
+                args: Vec::new(),
+                env: [&self.common[..], &variables].concat(),
+                files: Vec::new(),
+                timeout: Some(LIMIT),
+            });
+            self.running = Some((path, running));
+        }
+        if let Some((path, running)) = &mut self.running {
+            let finished = running.await;
+            if !finished.status.is_success() {
+                tracing::warn!("Script {}: {}", path.display(), finished.status);
+            }
+            self.running = None;
+        }
+    }
+
+    /// Returns whether no script runs or waits.
+    pub(super) fn is_idle(&self) -> bool {
+        self.running.is_none() && self.waiting.is_empty()
+    }
+
+    /// Waits until all scripts have ended.
+    pub(super) async fn finish(&mut self) {
+        while !self.is_idle() {
+            self.next().await;
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! `tincd` of adit and of tinc 1.1 as the two nodes of a net: packets both ways, scripts, and requests by the other one's program.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+
+use super::super::Scenario;
+use super::commands::End;
+use super::{NO_TINC, SOON};
+use crate::failure::{Context, Result, ensure};
+use crate::net::Pair;
+use crate::peer::{Program, in_root};
+use crate::process::Daemon;
+use crate::skip::skip;
+use crate::wait::until;
+
+/// Runs both daemons, and sends packets through the tunnel.
+pub(super) fn daemon(scenario: &Scenario<'_>) -> Result<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/roots/tinc");
+    let (Some(tinc), Some(tincd)) =
+        (in_root(&root, "usr/sbin/tinc"), in_root(&root, "usr/sbin/tincd"))
+    else {
+        skip("tinc", NO_TINC);
+        return Ok("skipped".to_owned());
+    };
+    let Program::Adit(adit) = Program::adit()? else { return Ok("no adit".to_owned()) };
+    let link = scenario.folder().join("tincd");
+    symlink(&adit, &link)?;
+    let pair = Pair::new()?;
+    let folder = |name: &str| scenario.folder().join(name);
+    let end = |namespace, program, name: &str| End { namespace, program, folder: folder(name) };
+    let ours = end(&pair.server, vec![adit.into(), "tinc".into()], "alice");
+    let theirs = end(&pair.client, tinc.clone(), "bob");
+    let nodes = [(&ours, "alice", 1), (&theirs, "bob", 2)];
+    for (end, name, number) in nodes {
+        end.done(&format!("init {name}"), "")?;
+        end.done(&format!("add Subnet 10.9.0.{number}"), "")?;
+        end.done(&format!("add Address 192.0.2.{number}"), "")?;
+        let up = format!(
+            "#!/bin/sh\nip link set $INTERFACE up\nip addr add 10.9.0.{number}/24 dev $INTERFACE\n"
+        );
+        for (script, text) in
+            [("tinc-up", up.as_str()), ("host-up", "#!/bin/sh\necho $NODE > up\n")]
+        {
+            let path = end.folder.join(script);
+            fs::write(&path, text)?;
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+        }
+    }
+    let (one, other) = (ours.done("export", "")?.out, theirs.done("export", "")?.out);
+    ours.done("import", &other)?;
+    theirs.done("import", &one)?;
+    ours.done("add ConnectTo bob", "")?;
+    let tincd_of_adit = end(&pair.server, vec![link.into()], "alice");
+    let mut adit = Daemon::spawn("adit", tincd_of_adit.command(&ours.folder, "-D -d 3")?)?;
+    let real = end(&pair.client, tincd, "bob");
+    let _real = Daemon::spawn("tincd", real.command(&theirs.folder, "-D -d 2")?)?;
+    adit.wait_for("Ready", SOON)?;
+    for (end, to) in [(&ours, "10.9.0.2"), (&theirs, "10.9.0.1")] {
+        until("a ping through the tunnel", SOON, || {
+            Ok(end.namespace.run("ping", &["-c", "1", "-W", "1", "-s", "1300", to]).is_ok())
+        })?;
+    }
+    until("datagrams pass", SOON, || {
+        Ok(ours.done("info bob", "")?.out.contains("directly with UDP"))
+    })?;
+    until("the script ran", SOON, || {
+        Ok(fs::read_to_string(ours.folder.join("up")).is_ok_and(|text| text == "bob\n"))
+    })?;
+    // The other one's program understands the answers.
+    let real_tinc = end(&pair.server, tinc, "alice");
+    for words in [
+        "dump nodes",
+        "dump edges",
+        "dump subnets",
+        "dump connections",
+        "dump graph",
+        "info bob",
+        "reload",
+        "purge",
+    ] {
+        let (one, other) = (ours.run(words, "")?, real_tinc.run(words, "")?);
+        ensure(one.code == Some(0) && other.code == Some(0), || {
+            format!("{words}: {one:?} {other:?}")
+        })?;
+    }
+    real_tinc.done("stop", "")?;
+    until("the daemon ends", SOON, || Ok(!ours.folder.join("pid").exists()))?;
+    let gone = fs::read_dir(&ours.folder)
+        .context("folder")?
+        .flatten()
+        .all(|entry| entry.file_name() != "pid.socket");
+    ensure(gone, || "the control socket remains".to_owned())?;
+    Ok("packets both ways, by UDP".to_owned())
+}
