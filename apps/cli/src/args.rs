@@ -317,9 +317,10 @@ Safe to repeat: existing files are kept, and a running server keeps running.")]
     #[command(after_help = "Example, as adit-server.service has it:
   ExecStop=-/usr/bin/adit server hand-over --if-restarting %n
 
-Sockets, device and sessions pass to the next process through the service manager's file descriptor store. If they
-cannot, for example because the version or the settings have changed too much, the server keeps running, and the
-command fails with the reason.")]
+Sockets, device and sessions pass to the next process through the service
+manager's file descriptor store. If they cannot, for example because the version
+or the settings have changed too much, the server keeps running, and the command
+fails with the reason.")]
     HandOver(HandOver),
 
     /// Start the server whenever the machine starts (systemd)
