@@ -1,7 +1,7 @@
 //! Information about this and other processes from /proc, and daemonizing.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -102,12 +102,88 @@ pub fn set_nice(nice: i32) -> io::Result<()> {
 /// `stay` keeps the working directory (otherwise it is `/`), so that relative file names still
 /// work.
 pub fn daemonize(stay: bool) -> io::Result<()> {
+    refuse_threads()?;
+    Ok(nix::unistd::daemon(stay, false)?)
+}
+
+/// Continues in the background like [`daemonize`], in the working directory `/`, but the calling process waits until the child
+/// is ready. It prints the child's lines to standard error, and exits with 0 after [`StartReport::ready`] and with 1 if the
+/// child ends before that.
+///
+/// # Errors
+/// Other threads are running, or the kernel refuses a new process.
+#[allow(unsafe_code)]
+pub fn detach() -> io::Result<StartReport> {
+    refuse_threads()?;
+    let (read, write) = crate::fd_store::pipe()?;
+    // SAFETY: this process has one thread, so no lock is held in the child, which may therefore do all that the parent may.
+    match unsafe { nix::unistd::fork() }? {
+        nix::unistd::ForkResult::Parent { .. } => {
+            drop(write);
+            std::process::exit(wait_for_start(File::from(read), &mut io::stderr()));
+        }
+        nix::unistd::ForkResult::Child => {
+            drop(read);
+            nix::unistd::setsid()?;
+            std::env::set_current_dir("/")?;
+            let null = File::options().read(true).write(true).open("/dev/null")?;
+            nix::unistd::dup2_stdin(&null)?;
+            nix::unistd::dup2_stdout(&null)?;
+            nix::unistd::dup2_stderr(&null)?;
+            Ok(StartReport { pipe: File::from(write) })
+        }
+    }
+}
+
+/// The connection to the process that waits in [`detach`]. Dropping it reports a failed start.
+#[derive(Debug)]
+pub struct StartReport {
+    pipe: File,
+}
+
+/// The message of [`StartReport::ready`]. No line contains it.
+const READY: u8 = 0;
+
+impl StartReport {
+    /// Makes the waiting process print a line.
+    pub fn note(&mut self, line: &str) {
+        let mut line = line.replace('\0', "");
+        line.push('\n');
+        // The waiting process may have been killed.
+        let _ = self.pipe.write_all(line.as_bytes());
+    }
+
+    /// Ends the waiting process with 0.
+    pub fn ready(mut self) {
+        let _ = self.pipe.write_all(&[READY]);
+    }
+}
+
+/// Prints what a child reports, and returns the exit code that follows from it.
+fn wait_for_start(mut pipe: File, out: &mut impl Write) -> i32 {
+    let mut bytes = [0; 4096];
+    loop {
+        let count = match pipe.read(&mut bytes) {
+            Ok(0) | Err(_) => return 1,
+            Ok(count) => count,
+        };
+        let read = bytes.get(..count).unwrap_or_default();
+        let mut parts = read.split(|byte| *byte == READY);
+        // It is not a failure if the reader has closed the stream.
+        let _ = out.write_all(parts.next().unwrap_or_default());
+        if parts.next().is_some() {
+            return 0;
+        }
+    }
+}
+
+fn refuse_threads() -> io::Result<()> {
     let threads = threads()?;
     if threads != 1 {
         let text = format!("cannot go to the background while {threads} threads run");
         return Err(io::Error::other(text));
     }
-    Ok(nix::unistd::daemon(stay, false)?)
+    Ok(())
 }
 
 #[cfg(test)]
@@ -168,5 +244,25 @@ mod tests {
     #[test]
     fn a_process_with_threads_stays_in_the_foreground() {
         assert!(daemonize(true).unwrap_err().to_string().contains("threads"));
+        assert!(detach().unwrap_err().to_string().contains("threads"));
+    }
+
+    #[test]
+    fn a_start_succeeds_only_if_the_child_is_ready() {
+        let started = |work: fn(StartReport)| {
+            let (read, write) = crate::fd_store::pipe().unwrap();
+            work(StartReport { pipe: File::from(write) });
+            let mut out = Vec::new();
+            let code = wait_for_start(File::from(read), &mut out);
+            (code, String::from_utf8(out).unwrap())
+        };
+        assert_eq!(started(StartReport::ready), (0, String::new()));
+        assert_eq!(started(drop), (1, String::new()));
+        let warned = started(|mut report| {
+            report.note("a warning\0");
+            report.ready();
+        });
+        assert_eq!(warned, (0, "a warning\n".to_owned()));
+        assert_eq!(started(|mut report| report.note("no")), (1, "no\n".to_owned()));
     }
 }

@@ -44,6 +44,7 @@ const SCENES: &[Scene] = &[
     ("a_violation_kills", violation, expect_killed),
     ("nice", nice, expect_success),
     ("a_daemon_leaves_its_terminal", daemonized, expect_daemonized),
+    ("a_detached_daemon_is_waited_for", detached, expect_daemonized),
     ("a_program_inherits_no_descriptor", no_descriptors, expect_success),
     ("another_user_whose_programs_may_regain_privileges", other_identity, expect_other_identity),
     ("another_root_directory", other_root, expect_success),
@@ -615,9 +616,21 @@ fn nice() {
 
 /// Starts this program again as a child that goes to the background and reports to a file.
 fn daemonized() {
+    in_background("a_daemon_leaves_its_terminal", || {
+        process::daemonize(false).unwrap();
+        None
+    });
+}
+
+/// Does the same as [`daemonized`] with a parent that waits.
+fn detached() {
+    in_background("a_detached_daemon_is_waited_for", || Some(process::detach().unwrap()));
+}
+
+fn in_background(scene: &str, leave: fn() -> Option<process::StartReport>) {
     if let Some(report) = std::env::var_os("ADIT_LINUX_REPORT") {
         let parent = std::process::id();
-        process::daemonize(false).unwrap();
+        let waiting = leave();
         let stat = fs::read_to_string("/proc/self/stat").unwrap();
         let cwd = std::env::current_dir().unwrap();
         let stdout = fs::read_link("/proc/self/fd/1").unwrap();
@@ -625,12 +638,13 @@ fn daemonized() {
         let text = format!("{parent}\n{}\n{}\n{stat}", cwd.display(), stdout.display());
         fs::write(&new, text).unwrap();
         fs::rename(new, report).unwrap();
+        waiting.into_iter().for_each(process::StartReport::ready);
         return;
     }
     let dir = tempfile::tempdir().unwrap();
     let report = dir.path().join("report");
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.env(SCENE, "a_daemon_leaves_its_terminal").env("ADIT_LINUX_REPORT", &report);
+    command.env(SCENE, scene).env("ADIT_LINUX_REPORT", &report);
     assert!(command.process_group(0).status().unwrap().success());
     let start = Instant::now();
     while !report.exists() {
