@@ -21,7 +21,7 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::Registry;
 
 pub use limiter::{Kind, LogDecision, LogLimiter, Source};
-pub use observer::observe;
+pub use observer::{observe, set_observed};
 use sink::Sink;
 pub use text::clean_lines;
 pub use text::{LINE_LIMIT, bytes, clean, rate, stamp};
@@ -103,7 +103,7 @@ impl Settings {
 
 static LOG: OnceLock<Arc<Mutex<Writer>>> = OnceLock::new();
 
-/// The maximum level of lines that are written. [`crate::say!`] does not format lines above it.
+/// The maximum level of lines that are written or observed. [`crate::say!`] does not format lines above it.
 static VERB: AtomicU8 = AtomicU8::new(u8::MAX);
 
 /// Returns whether a line of this level may be written.
@@ -142,8 +142,13 @@ pub fn start(settings: Settings) -> std::io::Result<()> {
             }
         }
     }
-    VERB.store(verb, Ordering::Relaxed);
+    set_wanted(verb);
     Ok(())
+}
+
+/// Makes [`crate::say!`] format the lines that are written at this level, and those that are only observed.
+fn set_wanted(verb: u8) {
+    VERB.store(verb.max(observer::observed()), Ordering::Relaxed);
 }
 
 /// Returns the maximum level of lines that are written, and the limit of [`Settings::mute`].
@@ -162,7 +167,7 @@ pub fn verbosity() -> (u8, Option<u32>) {
 pub fn set_verb(verb: u8) {
     if let Some(shared) = LOG.get() {
         lock(shared).settings.verb = verb;
-        VERB.store(verb, Ordering::Relaxed);
+        set_wanted(verb);
     }
 }
 
@@ -302,6 +307,8 @@ impl<S: Subscriber> Layer<S> for LogLayer {
         let mut writer = lock(&self.0);
         if verb <= u64::from(writer.settings.verb) {
             writer.take(event.metadata().callsite(), level, verb, &message);
+        } else if verb <= u64::from(observer::observed()) {
+            observer::notify(level, verb, &message);
         }
     }
 }
