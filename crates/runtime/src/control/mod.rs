@@ -7,6 +7,7 @@ mod mesh;
 mod postgres;
 mod report;
 mod socket;
+mod tinc;
 
 pub use filter::{
     AddedElements, CaptureBatch, CapturedPacket, FilterReport, FlowReport, FlowTotals, RuleCounter,
@@ -24,6 +25,7 @@ pub use report::{
 };
 pub use socket::{CONNECTION_LIMIT, LINE_LIMIT, list, request};
 pub use socket::{ControlRequest, Server, bind, exchange, is_stopped, listener_of, silent};
+pub use tinc::{TincNode, TincReport};
 
 /// Parses a request or response line, for the fuzzer.
 #[doc(hidden)]

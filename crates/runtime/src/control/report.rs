@@ -8,6 +8,7 @@ use super::mesh::{
     MeshJoiner, MeshPath, MeshPolicy, MeshPong, MeshProfile, MeshReport, MeshSigned, MeshToken,
 };
 use super::postgres::PostgresReport;
+use super::tinc::TincReport;
 
 /// A request, in one line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -256,7 +257,7 @@ pub struct LoginReport {
 pub struct StatusReport {
     /// The version of the program.
     pub version: String,
-    /// `server`, `client`, `bridge`, `postgres` or `mesh`.
+    /// `server`, `client`, `bridge`, `postgres`, `mesh` or `tinc`.
     pub role: String,
     /// The name of the instance and of its control socket.
     pub instance: String,
@@ -322,6 +323,9 @@ pub struct StatusReport {
     /// The state of a mesh node; only for such a node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mesh: Option<MeshReport>,
+    /// The state of a node of a tinc net; only for such a node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tinc: Option<Box<TincReport>>,
 }
 
 /// The state of a bridge.

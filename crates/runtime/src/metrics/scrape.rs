@@ -332,9 +332,18 @@ pub fn direction(reason: &str) -> &'static str {
         "stream-closed",
         "commit-in-doubt",
     ];
-    if sent.iter().any(|known| known.name() == reason) || rows.contains(&reason) {
+    // A node of a tinc net.
+    let tinc_sent =
+        ["unreachable", "no-session", "not-held", "not-sent", "no-subnet", "indirect", "too-big"];
+    let tinc_both = ["not-relayed", "not-forwarded", "ttl-exceeded", "packet-copies-not-read"];
+    if sent.iter().any(|known| known.name() == reason)
+        || rows.contains(&reason)
+        || tinc_sent.contains(&reason)
+    {
         "sent"
-    } else if [Filtered, LocalScope].iter().any(|known| known.name() == reason) {
+    } else if [Filtered, LocalScope].iter().any(|known| known.name() == reason)
+        || tinc_both.contains(&reason)
+    {
         "both"
     } else {
         "received"
