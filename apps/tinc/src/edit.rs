@@ -69,6 +69,17 @@ pub fn networks(console: &mut Console<'_>) -> Result<(), Fault> {
 }
 
 fn networks_in(folder: &Path, console: &mut Console<'_>) -> Result<(), Fault> {
+    for name in net_names(folder)? {
+        console.print(&format!("{name}\n"));
+    }
+    Ok(())
+}
+
+/// Returns the names of the nets whose folders are in a folder, and `.` for a net in it itself.
+///
+/// # Errors
+/// Fails if the folder cannot be read.
+pub fn net_names(folder: &Path) -> Result<Vec<String>, Fault> {
     let entries = std::fs::read_dir(folder).map_err(|error| {
         Fault::operator(format!(
             "Could not read directory {}: {}",
@@ -85,10 +96,7 @@ fn networks_in(folder: &Path, console: &mut Console<'_>) -> Result<(), Fault> {
         names.push(".".to_owned());
     }
     names.sort();
-    for name in names {
-        console.print(&format!("{name}\n"));
-    }
-    Ok(())
+    Ok(names)
 }
 
 #[cfg(test)]

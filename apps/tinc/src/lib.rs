@@ -19,6 +19,7 @@ mod init;
 mod invite;
 mod join;
 mod keys;
+mod launch;
 mod net;
 pub mod report;
 mod sign;
@@ -27,14 +28,15 @@ mod testing;
 mod variables;
 
 pub use console::Console;
-pub use edit::{edit, networks};
+pub use edit::{edit, net_names, networks};
 pub use exchange::{export, export_all, import};
 pub use fsck::fsck;
 pub use init::init;
 pub use invite::{Invitation, invitations, invite};
 pub use join::join;
 pub use keys::generate_ed25519;
-pub use net::{Net, NetOptions};
+pub use launch::{restart, start, stop};
+pub use net::{ALL_NETS, Net, NetOptions};
 pub use sign::{sign, verify};
 pub use variables::{Change, change, get};
 

@@ -1,5 +1,6 @@
 //! A net: where its files are, and who this node is in it.
 
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use adit_runtime::fault::Fault;
@@ -9,7 +10,7 @@ use adit_tinc::name::NodeName;
 use crate::console::reason;
 
 /// The directory of all nets.
-pub(crate) const ALL_NETS: &str = "/etc/tinc";
+pub const ALL_NETS: &str = "/etc/tinc";
 
 const RUN: &str = "/run";
 
@@ -57,6 +58,30 @@ impl Net {
             })
         });
         Ok(Self { name, config, pid_file })
+    }
+
+    /// Returns the name of the daemon in `adit status`, which no other net has: `tinc-NET`, or `tinc` for the net without a name. With
+    /// a pid file elsewhere, the name of its folder and a number follow.
+    pub fn instance(&self) -> String {
+        let standard =
+            Self::new(&NetOptions { name: self.name.clone(), ..NetOptions::default() }, None);
+        let name =
+            self.name.as_ref().map_or_else(|| "tinc".to_owned(), |name| format!("tinc-{name}"));
+        if standard.is_ok_and(|standard| standard.pid_file == self.pid_file) {
+            return name;
+        }
+        let folder = self.pid_file.parent().unwrap_or(&self.pid_file);
+        let digest = self
+            .pid_file
+            .as_os_str()
+            .as_bytes()
+            .iter()
+            .fold(0xcbf2_9ce4_8422_2325, |sum: u64, byte| {
+                (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+            });
+        let folder = folder.file_name().unwrap_or_default().to_string_lossy();
+        let folder: String = folder.chars().filter(char::is_ascii_alphanumeric).take(16).collect();
+        format!("{name}-{folder}{:06x}", digest & 0xff_ffff)
     }
 
     /// Returns the path of the control socket, which is next to the pid file.
@@ -139,6 +164,23 @@ mod tests {
     fn a_pid_file_with_another_name_gets_a_socket_next_to_it() {
         let options = NetOptions { pid_file: Some("/x/pid".into()), ..NetOptions::default() };
         assert_eq!(Net::new(&options, None).unwrap().socket(), Path::new("/x/pid.socket"));
+    }
+
+    #[test]
+    fn each_net_has_an_instance_of_its_own() {
+        assert_eq!(net(None, None).unwrap().instance(), "tinc");
+        assert_eq!(net(Some("vpn"), None).unwrap().instance(), "tinc-vpn");
+        let with = |name: Option<&str>, pid_file: &str| {
+            let name = name.map(str::to_owned);
+            let options = NetOptions { name, pid_file: Some(pid_file.into()), config: None };
+            Net::new(&options, None).unwrap().instance()
+        };
+        assert_eq!(with(Some("vpn"), "/run/tinc.vpn.pid"), "tinc-vpn");
+        let (one, other) = (with(None, "/a/alice/pid"), with(None, "/b/alice/pid"));
+        assert_ne!(one, other);
+        for name in [one, other, with(None, "/x/..;/pid")] {
+            assert!(name.starts_with("tinc-") && !name.contains(['/', '.', ';']), "{name}");
+        }
     }
 
     #[test]

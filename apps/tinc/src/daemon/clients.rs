@@ -15,6 +15,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
+use super::followers::{LogFollowers, Outbox, PacketFollowers};
 use crate::conf_file::cannot_write;
 use crate::control::server::{Cookie, MAX_SESSIONS, Request, Session};
 
@@ -32,8 +33,7 @@ type Received = (ClientId, Vec<u8>);
 
 struct Client {
     session: Session,
-    writer: mpsc::UnboundedSender<Vec<u8>>,
-    backlog: Arc<AtomicUsize>,
+    outbox: Outbox,
     reader: AbortHandle,
 }
 
@@ -45,6 +45,10 @@ pub(super) struct Clients {
     open: HashMap<ClientId, Client>,
     next: ClientId,
     events: (mpsc::Sender<Received>, mpsc::Receiver<Received>),
+    /// Those that follow the log.
+    log: Arc<LogFollowers>,
+    /// Those that follow the packets.
+    packets: Arc<PacketFollowers>,
 }
 
 /// What a client did.
@@ -57,7 +61,12 @@ pub(super) enum ClientEvent {
 
 impl Clients {
     /// Opens the socket. Call it before privileges are dropped, inside a runtime.
-    pub(super) fn open(path: &Path, cookie: Cookie, name: NodeName) -> Result<Self, Fault> {
+    pub(super) fn open(
+        path: &Path,
+        cookie: Cookie,
+        name: NodeName,
+        (log, packets): (Arc<LogFollowers>, Arc<PacketFollowers>),
+    ) -> Result<Self, Fault> {
         // Left by a daemon that was killed.
         match std::fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -70,7 +79,7 @@ impl Clients {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700))
             .map_err(|error| cannot_write(path, &error))?;
         let events = mpsc::channel(WAITING);
-        Ok(Self { listener, cookie, name, open: HashMap::new(), next: 0, events })
+        Ok(Self { listener, cookie, name, open: HashMap::new(), next: 0, events, log, packets })
     }
 
     /// Waits for the next event. Cancel-safe.
@@ -103,8 +112,8 @@ impl Clients {
                 let (writer, answers) = mpsc::unbounded_channel();
                 let backlog = Arc::new(AtomicUsize::new(0));
                 tokio::spawn(write_all(write, answers, Arc::clone(&backlog)));
-                let session = Session::default();
-                self.open.insert(id, Client { session, writer, backlog, reader });
+                let (session, outbox) = (Session::default(), Outbox { writer, backlog });
+                self.open.insert(id, Client { session, outbox, reader });
                 Vec::new()
             }
             ClientEvent::Bytes(id, bytes) if bytes.is_empty() => {
@@ -143,15 +152,40 @@ impl Clients {
     /// Sends bytes to a client.
     pub(super) fn send(&mut self, id: ClientId, bytes: Vec<u8>) {
         let Some(client) = self.open.get(&id) else { return };
-        let waiting = client.backlog.fetch_add(bytes.len(), Relaxed).saturating_add(bytes.len());
-        if waiting > MAX_BACKLOG || client.writer.send(bytes).is_err() {
+        if !client.outbox.send(bytes, MAX_BACKLOG) {
             self.close(id);
         }
+    }
+
+    /// Sends a client the lines of the log from now on.
+    pub(super) fn follow_log(&self, id: ClientId, level: Option<u8>) {
+        if let Some(client) = self.open.get(&id) {
+            self.log.add(id, level, client.outbox.clone());
+        }
+    }
+
+    /// Sends a client copies of the packets from now on.
+    pub(super) fn follow_packets(&self, id: ClientId, length: u16) {
+        if let Some(client) = self.open.get(&id) {
+            self.packets.add(id, length, client.outbox.clone());
+        }
+    }
+
+    /// Returns the numbers of log lines and of packets that were dropped because a client did not read.
+    pub(super) fn dropped(&self) -> (u64, u64) {
+        (self.log.dropped(), self.packets.dropped())
+    }
+
+    /// Tells the clients that follow the log the new debug level of the daemon.
+    pub(super) fn set_level(&self, level: u8) {
+        self.log.set_level(level);
     }
 
     fn close(&mut self, id: ClientId) {
         if let Some(client) = self.open.remove(&id) {
             client.reader.abort();
+            self.log.remove(id);
+            self.packets.remove(id);
         }
     }
 }

@@ -5,6 +5,7 @@
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::task::Poll;
 
 use adit_engine::Instant;
@@ -18,6 +19,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::device::{Device, MAX_PACKET};
+use super::followers::PacketFollowers;
 
 /// The number of datagrams that one call receives.
 const BURST: usize = 64;
@@ -59,6 +61,7 @@ pub(super) struct Data {
     packet: Box<[u8]>,
     device_has_more: bool,
     counters: DataCounters,
+    copies: Arc<PacketFollowers>,
 }
 
 /// A decision without references into the node, which the next step changes.
@@ -91,6 +94,7 @@ impl Data {
         device: Device,
         router: Router,
         sockets: Vec<UdpSocket>,
+        copies: Arc<PacketFollowers>,
     ) -> Result<Self, Fault> {
         let broken = |error: std::io::Error| Fault::environment(format!("the sockets: {error}"));
         let watched = |socket: UdpSocket| {
@@ -106,6 +110,7 @@ impl Data {
             packet: vec![0; MAX_PACKET].into_boxed_slice(),
             device_has_more: false,
             counters: DataCounters::default(),
+            copies,
         })
     }
 
@@ -164,6 +169,8 @@ impl Data {
                 break;
             };
             let Some(bytes) = packet.get_mut(..len) else { break };
+            let prefix = self.router.device_prefix();
+            self.copies.copy(bytes.get(prefix..).unwrap_or_default());
             let step = {
                 let view = node.topology();
                 Step::of(self.router.from_device(bytes, &view, now))
@@ -171,7 +178,6 @@ impl Data {
             if let Some(subnet) = self.router.take_learnt() {
                 node.add_subnet(now, subnet);
             }
-            let prefix = self.router.device_prefix();
             let payload = bytes.get(prefix..).unwrap_or_default();
             match step {
                 Step::Reply(reply) => self.write(&[], &reply),
@@ -189,6 +195,7 @@ impl Data {
         node: &mut Node,
         now: Instant,
     ) {
+        self.copies.copy(packet);
         let step = {
             let view = node.topology();
             Step::of(self.router.from_node(from, packet, &view, now))

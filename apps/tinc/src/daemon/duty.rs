@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use adit_runtime::fault::Fault;
 use adit_runtime::helper::{Duty, DutyKind, Policy};
+use adit_runtime::metrics::Config as MetricsConfig;
 use adit_runtime::programs::{Program, Setup, Variables};
 use serde::{Deserialize, Serialize};
 
@@ -56,6 +57,8 @@ pub(crate) struct TincDuty {
     pub(crate) mark: Option<u32>,
     /// The device of sockets.
     pub(crate) device: Option<String>,
+    /// Where metrics are served.
+    pub(crate) metrics: Option<MetricsConfig>,
 }
 
 impl TincDuty {
@@ -78,6 +81,7 @@ impl Duty for TincDuty {
         policy.sockets.mark = self.mark;
         policy.sockets.device.clone_from(&self.device);
         policy.sockets.dial = true;
+        policy.add_metrics(self.metrics.as_ref());
         policy.folders.insert(net.hosts(), is_host);
         policy.folders.insert(conf_d, is_conf);
         // Keys that the net tells about nodes without one.
@@ -144,6 +148,7 @@ mod tests {
             key: folder.net.private_key(),
             mark: None,
             device: None,
+            metrics: None,
         }
     }
 
@@ -176,5 +181,14 @@ mod tests {
         let policy = duty(&folder).policy(&[], 0).unwrap();
         assert_eq!(policy.writable, [folder.net.hosts().join("bob")].into());
         assert!(policy.readable.contains(&folder.net.server_file()));
+    }
+
+    #[test]
+    fn the_socket_for_metrics_may_be_opened() {
+        let folder = Folder::new();
+        let metrics = "unix:/run/adit/tinc.metrics".parse().ok();
+        let duty = TincDuty { metrics, ..duty(&folder) };
+        let policy = duty.policy(&[], 0).unwrap();
+        assert!(policy.control.contains(Path::new("/run/adit/tinc.metrics")));
     }
 }

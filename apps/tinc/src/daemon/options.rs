@@ -7,6 +7,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use adit_runtime::fault::Fault;
+use adit_runtime::metrics::Config as MetricsConfig;
 use adit_tinc::config::ConfigOption;
 
 use crate::net::NetOptions;
@@ -32,6 +33,8 @@ pub struct DaemonOptions {
     pub chroot: bool,
     /// `-U`: the user to run as.
     pub user: Option<String>,
+    /// `--metrics`: where metrics are served.
+    pub metrics: Option<MetricsConfig>,
 }
 
 /// What a command line asks for.
@@ -72,6 +75,7 @@ enum Name {
     Version,
     Kill,
     GenerateKeys,
+    Metrics,
 }
 
 const OPTIONS: &[(Name, &str, Option<char>, Value)] = &[
@@ -92,6 +96,8 @@ const OPTIONS: &[(Name, &str, Option<char>, Value)] = &[
     // tinc 1.0 has these.
     (Name::Kill, "kill", Some('k'), Value::Optional),
     (Name::GenerateKeys, "generate-keys", Some('K'), Value::Optional),
+    // adit's own.
+    (Name::Metrics, "metrics", None, Value::Required),
 ];
 
 /// The help of `tincd`.
@@ -106,6 +112,8 @@ pub const HELP: &str = "Usage: tincd [option]...
       --pidfile=FILENAME        Write PID and control socket cookie to FILENAME.
   -o, --option=[HOST.]KEY=VALUE Set global/host configuration value.
   -U, --user=USER               Run as this user instead of the user adit.
+      --metrics=ADDRESS         Serve metrics for Prometheus at unix:PATH or a
+                                port of this machine such as 127.0.0.1:9190.
       --help                    Display this help and exit.
       --version                 Output version information and exit.
 
@@ -168,8 +176,10 @@ pub fn parse(words: &[OsString]) -> Result<Wanted, Fault> {
 
 fn long_option(name: &str) -> Result<(Name, Value), Fault> {
     let exact = OPTIONS.iter().find(|(_, long, ..)| *long == name);
-    let mut starts =
-        OPTIONS.iter().filter(|(_, long, ..)| !name.is_empty() && long.starts_with(name));
+    // An option that tinc does not have makes no abbreviation ambiguous.
+    let mut starts = OPTIONS.iter().filter(|(known, long, ..)| {
+        *known != Name::Metrics && !name.is_empty() && long.starts_with(name)
+    });
     match (exact, starts.next(), starts.next()) {
         (Some(found), ..) | (None, Some(found), None) => Ok((found.0, found.3)),
         _ => Err(Fault::operator(format!("--{name}: no such option; tincd --help lists them"))),
@@ -219,6 +229,11 @@ fn apply(
         Name::Version => return Ok(Some(Wanted::Version)),
         Name::Syslog => options.syslog = true,
         Name::Chroot => options.chroot = true,
+        Name::Metrics => {
+            let metrics = text.parse();
+            options.metrics =
+                Some(metrics.map_err(|error| Fault::operator(format!("{word}: {error}")))?);
+        }
         Name::BypassSecurity => {
             return refused("adit never accepts peers without a proof of who they are");
         }
@@ -253,6 +268,9 @@ mod tests {
         assert_eq!(options.debug, 5);
         assert_eq!(options.log_file, Some(PathBuf::new()));
         assert_eq!(options.user.as_deref(), Some("x"));
+        let options = parsed("--m --metrics 127.0.0.1:9190").unwrap();
+        assert!(options.lock_memory);
+        assert_eq!(options.metrics, "127.0.0.1:9190".parse().ok());
     }
 
     #[test]
@@ -269,6 +287,8 @@ mod tests {
             ("-k", "-k: not supported: use tinc stop"),
             ("-K", "-K: not supported: use tinc generate"),
             ("-o Port", "command line: Port"),
+            ("--metrics=0.0.0.0:1", "--metrics=0.0.0.0:1: "),
+            ("--metri x", "--metri: no such option"),
         ] {
             let error = parsed(line).unwrap_err();
             assert!(error.starts_with(words), "{line}: {error}");

@@ -23,6 +23,7 @@ impl Running {
                 let old = self.debug;
                 if let Some(level) = level {
                     self.debug = level;
+                    self.clients.set_level(level);
                     log::set_verb(level.saturating_add(1));
                 }
                 self.reply(id, |out| answer(Kind::Debug, old.into(), out));
@@ -34,8 +35,10 @@ impl Running {
                 let code = if self.node.disconnect(now, &node) { DONE } else { UNKNOWN_NODE };
                 self.reply(id, |out| answer(Kind::Disconnect, code, out));
             }
-            // Copies of packets and log lines.
-            Request::Pcap(_) | Request::Log(_) | Request::Unknown => self.refuse(id),
+            // These have no other answer than what follows.
+            Request::Log(level) => self.clients.follow_log(id, level),
+            Request::Pcap(length) => self.clients.follow_packets(id, length),
+            Request::Unknown => self.refuse(id),
         }
     }
 

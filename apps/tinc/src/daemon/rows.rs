@@ -19,7 +19,7 @@ const BROADCAST_SUBNETS: [&str; 4] =
     ["ff:ff:ff:ff:ff:ff", "255.255.255.255", "224.0.0.0/4", "ff00::/8"];
 
 /// The first minor version that has sessions.
-const SPTPS_MINOR: u8 = 2;
+pub(super) const SPTPS_MINOR: u8 = 2;
 
 /// When each node became reachable or unreachable, in seconds since 1970.
 pub(super) type Changes = HashMap<NodeName, i64>;

@@ -10,6 +10,7 @@ use adit_runtime::control::{Request, Response, StatusReport};
 use adit_runtime::fault::Fault;
 use adit_runtime::helper::files::{self, WriteMode};
 use adit_runtime::instance::{EndReason, Instance};
+use adit_runtime::metrics::{PeerSample, Samples};
 use adit_runtime::{helper, say};
 use adit_tinc::config::{ConfigOption, ServerConfig};
 use adit_tinc::keys::PublicKey;
@@ -23,6 +24,7 @@ use super::clients::{ClientEvent, ClientId, Clients};
 use super::data::{Data, Ready};
 use super::load::load;
 use super::log_lines;
+use super::report::Statistics;
 use super::rows::Changes;
 use super::scripts::Scripts;
 use super::streams::{StreamEvent, Streams};
@@ -49,6 +51,7 @@ pub(super) struct Running {
     /// When the daemon started, in seconds since 1970.
     pub(super) started: i64,
     pub(super) changes: Changes,
+    pub(super) statistics: Statistics,
     pub(super) debug: u8,
     /// A client asked the daemon to end.
     pub(super) stopped: bool,
@@ -138,31 +141,19 @@ impl Instance for Running {
     }
 
     fn report(&mut self, report: &mut StatusReport) {
-        let counters = self.node.counters();
-        let data = self.data.counters();
-        let counted = [
-            ("refused-connections", counters.refused_connections),
-            ("unreachable", counters.unreachable),
-            ("too-long", counters.too_long),
-            ("no-session", counters.no_session),
-            ("not-held", counters.not_held),
-            ("queue-full", counters.queue_full),
-            ("unknown-senders", counters.unknown_senders),
-            ("not-relayed", counters.not_relayed),
-            ("refused-records", counters.refused_records),
-            ("refused-packets", counters.refused_packets),
-            ("refused-handshakes", counters.refused_handshakes),
-            ("not-written", data.not_written),
-            ("not-sent", data.not_sent),
-            ("scripts-skipped", self.scripts.skipped()),
-        ];
-        for (name, count) in counted.into_iter().filter(|(_, count)| *count > 0) {
-            report.drops.insert(name.to_owned(), count);
-        }
-        for (reason, count) in self.data.router.drops().filter(|(_, count)| *count > 0) {
-            report.drops.insert(format!("{reason}"), count);
-        }
-        report.endpoints = vec![format!("port {}", self.port)];
+        self.complete(report);
+    }
+
+    fn report_peers(&mut self, report: &mut StatusReport) {
+        self.complete_nodes(report);
+    }
+
+    fn measure(&mut self, samples: &mut Samples) {
+        self.statistics.measure(samples);
+    }
+
+    fn sample_peers(&mut self, after: Option<u64>) -> Vec<PeerSample> {
+        self.nodes_after(after)
     }
 }
 
@@ -240,6 +231,7 @@ impl Running {
 
     fn event(&mut self, event: &NodeEvent) {
         log_lines::log(event);
+        self.statistics.record(event);
         match event {
             NodeEvent::Reachable { node, .. } => {
                 let unix = i64::try_from(unix_time().0).unwrap_or(i64::MAX);

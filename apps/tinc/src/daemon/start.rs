@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use adit_linux::privileges::Capability;
-use adit_linux::process::daemonize;
+use adit_linux::process::detach;
 use adit_runtime::clock::{now, unix_time};
 use adit_runtime::fault::Fault;
 use adit_runtime::helper::{self, Watcher, files};
@@ -14,6 +14,7 @@ use adit_runtime::log::{self, Settings, Style, Target};
 use adit_runtime::paths::Paths;
 use adit_runtime::privileges::{self, PrivilegeOptions};
 use adit_runtime::{programs, random, say};
+use adit_tinc::config::Mode;
 use adit_tinc::node::{Node, NodeConfig};
 use adit_tinc::route::{Router, Settings as RouterSettings};
 use tokio::signal::unix::{SignalKind, signal};
@@ -22,9 +23,11 @@ use super::clients::Clients;
 use super::data::Data;
 use super::device::Device;
 use super::duty::{TINC, TincDuty};
+use super::followers::{LogFollowers, PacketFollowers};
 use super::listen;
 use super::load::{Loaded, load, private_key};
 use super::options::DaemonOptions;
+use super::report::Statistics;
 use super::rows::Changes;
 use super::running::Running;
 use super::scripts::Scripts;
@@ -48,13 +51,25 @@ pub(super) fn run(options: &DaemonOptions) -> Result<ExitCode, Fault> {
     }
     let net = Net::new(&options.net, std::env::var("NETNAME").ok())?;
     let net = absolute(net)?;
+    let mut report = None;
     if !options.no_detach {
-        daemonize(false).map_err(|error| Fault::environment(format!("cannot detach: {error}")))?;
+        let detached = detach();
+        report =
+            Some(detached.map_err(|error| Fault::environment(format!("cannot detach: {error}")))?);
     }
-    log::start(log_settings(&net, options))
-        .map_err(|error| Fault::environment(format!("cannot log: {error}")))?;
+    if let Err(error) = log::start(log_settings(&net, options)) {
+        let fault = Fault::environment(format!("cannot log: {error}"));
+        // The error stream of a detached process is closed.
+        if let Some(report) = &mut report {
+            report.note(&format!("tincd: {fault}"));
+        }
+        return Err(fault);
+    }
+    let followers = Arc::new(LogFollowers::new(options.debug, report));
+    let lines = Arc::clone(&followers);
+    log::observe(move |level, verb, text| lines.line(level, verb, text));
     say!(1, "tincd {} starting, debug level {}", crate::VERSION, options.debug);
-    Ok(match start(net, options) {
+    Ok(match start(net, options, followers) {
         Ok(()) => {
             say!(1, "Terminating");
             ExitCode::SUCCESS
@@ -95,20 +110,19 @@ fn log_settings(net: &Net, options: &DaemonOptions) -> Settings {
     Settings { style: Style::Plain { timestamps }, target, ..friendly }
 }
 
-fn start(net: Net, options: &DaemonOptions) -> Result<(), Fault> {
+fn start(net: Net, options: &DaemonOptions, followers: Arc<LogFollowers>) -> Result<(), Fault> {
     let loaded = load(&net, &options.options)?;
     loaded.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     let key = loaded.server.ed25519_private_key_file.as_ref();
-    let instance =
-        net.name.as_ref().map_or_else(|| "tinc".to_owned(), |name| format!("tinc-{name}"));
     let duty = TincDuty {
         config: net.config.clone(),
         pid_file: net.pid_file.clone(),
         socket: net.socket(),
-        control: Paths::new(None)?.run.join(format!("{instance}.sock")),
+        control: Paths::new(None)?.run.join(format!("{}.sock", net.instance())),
         key: key.map_or_else(|| net.private_key(), |name| net.config.join(name)),
         mark: Some(loaded.server.fwmark).filter(|mark| *mark != 0),
         device: loaded.server.bind_to_interface.clone(),
+        metrics: options.metrics.clone(),
     };
     privileges::raise_descriptor_limit();
     // The helper must end last.
@@ -117,7 +131,7 @@ fn start(net: Net, options: &DaemonOptions) -> Result<(), Fault> {
         programs::start(&duty.setup())?;
     }
     let runtime = adit_runtime::async_runtime()?;
-    runtime.block_on(serve(net, options, &duty, loaded, helper.is_some()))
+    runtime.block_on(serve(net, options, &duty, loaded, helper.is_some(), followers))
 }
 
 async fn serve(
@@ -126,6 +140,7 @@ async fn serve(
     duty: &TincDuty,
     loaded: Loaded,
     helped: bool,
+    followers: Arc<LogFollowers>,
 ) -> Result<(), Fault> {
     let _watcher = helper::current().map(Watcher::start).transpose()?;
     let Loaded { name, server, hosts, .. } = loaded;
@@ -133,10 +148,12 @@ async fn serve(
     let device = Device::open(&net, &server)?;
     let listening = listen::open(&server)?;
     let port = listening.port;
-    let mut controls = Controls::open(&duty.control, None)?;
+    let mut controls = Controls::open(&duty.control, duty.metrics.as_ref())?;
     let cookie = Cookie::generate(&mut random::generator()?);
     let pid_line = cookie.pid_file(std::process::id(), &format!("127.0.0.1 port {port}"));
-    let clients = Clients::open(&net.socket(), cookie, name.clone())?;
+    let copies = Arc::new(PacketFollowers::new(server.mode == Mode::Router));
+    let both = (Arc::clone(&followers), Arc::clone(&copies));
+    let clients = Clients::open(&net.socket(), cookie, name.clone(), both)?;
     write_file(&net.pid_file, pid_line.as_bytes(), 0o600)?;
     let wanted = PrivilegeOptions {
         user: options.user.clone(),
@@ -177,7 +194,7 @@ async fn serve(
     let mut running = Running {
         options: options.options.clone(),
         node: Node::new(config, now(), random::generator()?),
-        data: Data::new(device, router, listening.udp)?,
+        data: Data::new(device, router, listening.udp, copies)?,
         streams: Streams::new(dial),
         accepted: listen::accept(listening.tcp)?,
         clients,
@@ -187,6 +204,7 @@ async fn serve(
         port,
         started: i64::try_from(unix_time().0).unwrap_or(i64::MAX),
         changes: Changes::new(),
+        statistics: Statistics::default(),
         debug: options.debug,
         stopped: false,
         server,
@@ -194,13 +212,14 @@ async fn serve(
     };
     say!(1, "Ready");
     controls.ready("Ready");
+    followers.ready();
     let ended = instance::run(&mut running, &mut controls).await;
+    controls.stopping();
     running.shut_down(LAST_SCRIPTS).await;
     for path in [&running.net.pid_file, &running.net.socket()] {
         if let Err(error) = files::remove(path) {
             tracing::debug!("{}: {error}", path.display());
         }
     }
-    controls.stopping();
     ended.map(drop)
 }
