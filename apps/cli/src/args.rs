@@ -544,6 +544,10 @@ pub(crate) enum SortKey {
     Rate,
     /// By total bytes
     Traffic,
+    /// By bits per second received
+    Received,
+    /// By bits per second sent
+    Sent,
     /// By duration, the longest first
     Connected,
     /// By name

@@ -25,12 +25,19 @@ pub(crate) struct Command {
 
 /// Parses the command line as [`clap::Parser::parse_from`] does. Also returns what to record of it.
 pub(crate) fn parse(arguments: Vec<OsString>) -> (Cli, Option<Command>) {
-    let matches = Cli::command().get_matches_from(arguments);
-    let command = command(&matches);
-    match Cli::from_arg_matches(&matches) {
-        Ok(cli) => (cli, command),
-        Err(error) => error.exit(),
-    }
+    let is_tinc = arguments.get(1).is_some_and(|verb| verb == "tinc");
+    let parsed = Cli::command().try_get_matches_from(arguments).and_then(|matches| {
+        let command = command(&matches);
+        Ok((Cli::from_arg_matches(&matches)?, command))
+    });
+    parsed.unwrap_or_else(|error| {
+        // Scripts expect the exit code of tinc.
+        if is_tinc && error.use_stderr() {
+            let _ = error.print();
+            std::process::exit(1);
+        }
+        error.exit()
+    })
 }
 
 fn command(matches: &ArgMatches) -> Option<Command> {

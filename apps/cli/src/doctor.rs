@@ -11,6 +11,8 @@ use crate::args::Doctor;
 use crate::mesh::doctor::examine as examine_meshes;
 use crate::text::wrapped;
 use crate::{note, paths, print, print_json};
+#[cfg(feature = "tinc")]
+use adit_app_tinc::ALL_NETS;
 
 pub(crate) fn run(options: &Doctor) -> Result<ExitCode, Fault> {
     let paths = paths(&options.location)?;
@@ -38,10 +40,14 @@ pub(crate) fn run(options: &Doctor) -> Result<ExitCode, Fault> {
     Ok(if bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Examines this machine and its meshes.
+/// Examines this machine, its meshes and its tinc nets.
 fn all(paths: &Paths, options: &Doctor) -> Vec<Finding> {
     let mut findings = examine(paths);
     findings.extend(examine_meshes(options.location.dir.as_deref()));
+    #[cfg(feature = "tinc")]
+    if options.location.dir.is_none() {
+        findings.extend(crate::tinc::status::examine(std::path::Path::new(ALL_NETS)));
+    }
     findings
 }
 

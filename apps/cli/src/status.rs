@@ -3,7 +3,7 @@
 mod reload;
 #[cfg(test)]
 mod tests;
-mod top;
+pub(crate) mod top;
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -96,6 +96,7 @@ fn name(report: &StatusReport) -> String {
         "client" => instance.strip_prefix("connect-").unwrap_or(instance),
         "postgres" => instance.strip_prefix("postgres-").unwrap_or(instance),
         "mesh" => instance.strip_prefix("mesh-").unwrap_or(instance),
+        "tinc" => instance.strip_prefix("tinc-").unwrap_or(instance),
         _ => instance,
     };
     format!("{} {bare}", report.role).trim_end().to_owned()
@@ -127,7 +128,7 @@ fn report(report: &StatusReport) -> String {
         text.push_str(&wrapped("  note: ", &versions));
     }
     let place = match report.role.as_str() {
-        "server" => "listens on",
+        "server" | "tinc" => "listens on",
         "bridge" => "joins",
         _ => "connects to",
     };
@@ -164,6 +165,10 @@ fn report(report: &StatusReport) -> String {
     #[cfg(feature = "mesh")]
     if let Some(mesh) = &report.mesh {
         return text + &crate::mesh::show::in_status(mesh);
+    }
+    #[cfg(feature = "tinc")]
+    if let Some(tinc) = &report.tinc {
+        return text + &crate::tinc::status::in_status(tinc);
     }
     match (&report.bridge, &report.postgres) {
         (Some(bridge), _) => text.push_str(&ports(bridge)),

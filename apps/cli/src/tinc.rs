@@ -2,18 +2,22 @@
 
 mod args;
 mod daemon;
+pub(crate) mod status;
+mod top;
 
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use adit_app_tinc as app;
 use adit_app_tinc::{Change, Console, Net, NetOptions};
 use adit_runtime::fault::Fault;
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 pub(crate) use args::Tinc;
 use args::{Command, Line};
 
+use crate::args::Cli;
 use crate::{note, print, print_json};
 
 /// Runs `adit tinc`. Every failure has tinc's exit code 1, and is reported in its words.
@@ -124,9 +128,16 @@ fn execute(command: &Command, options: &Tinc, net_options: &mut NetOptions) -> R
             print_version();
             Ok(())
         }
-        Command::Start { .. } | Command::Restart { .. } => {
-            Err(not_there("start", "start the daemon itself, with tincd -n NET"))
+        Command::Help => {
+            let mut adit = Cli::command();
+            // The usage has the whole command line only after this.
+            adit.build();
+            let help = adit.find_subcommand_mut("tinc").map(|tinc| tinc.render_help().to_string());
+            console.print(&help.unwrap_or_default());
+            Ok(())
         }
+        Command::Start { options } => app::start(&net, options, console),
+        Command::Restart { options } => app::restart(&net, options, console),
         Command::Join { url } => {
             let url = match url {
                 Some(url) => url.clone(),
@@ -134,16 +145,13 @@ fn execute(command: &Command, options: &Tinc, net_options: &mut NetOptions) -> R
             };
             app::join(net_options, &net, &url, console)
         }
-        Command::Top => Err(not_there("top", "use adit tinc dump nodes, which counts packets")),
+        Command::Top { json: true, .. } => top::as_json(&net),
+        Command::Top { every, json: false } => top::show(&net, Duration::from_secs(*every)),
         Command::Dump { what, json: true } => daemon::dump_json(&net, what),
         Command::Dump { what, json: false } => daemon::dump(&net, what, console),
         Command::Info { item, json } => daemon::info(&net, item, *json),
         command => daemon::ask(&net, command, console),
     }
-}
-
-fn not_there(command: &str, why: &str) -> Fault {
-    Fault::operator(format!("adit tinc {command}: not supported: {why}."))
 }
 
 fn name_or_question(name: &Option<String>, options: &Tinc) -> Result<String, Fault> {

@@ -48,6 +48,13 @@ fn exit_codes_tell_usage_from_failure() {
         ("server run --dir vpn", 2),
         ("status --dir vpn", 1),
         ("reload --dir vpn", 1),
+        // The commands of tinc have tinc's codes.
+        ("tinc no-such-verb", 1),
+        ("tinc --no-such-option", 1),
+        ("tinc dump", 1),
+        ("tinc debug x", 1),
+        ("tinc help", 0),
+        ("tinc --help", 0),
     ] {
         let output = adit(dir.path(), line);
         assert_eq!(code(&output), wanted, "adit {line}: {}{}", out(&output), err(&output));

@@ -17,7 +17,7 @@ pub(super) struct Process {
     pub(super) pid: u32,
     pub(super) parent: u32,
     pub(super) user: String,
-    /// `server`, `client`, `bridge`, `postgres`, or `openvpn` if the role depends on the configuration.
+    /// `server`, `client`, `bridge`, `postgres`, `tinc`, or `openvpn` if the role depends on the configuration.
     pub(super) role: &'static str,
     /// The command line, shortened.
     pub(super) command: String,
@@ -87,9 +87,12 @@ fn words(bytes: &[u8]) -> Vec<OsString> {
 fn role(words: &[OsString], exe: impl Fn() -> Option<PathBuf>) -> Option<&'static str> {
     let program = Path::new(words.first()?).file_name()?.to_string_lossy().into_owned();
     let word = |at: usize| words.get(at).map(|word| word.to_string_lossy().into_owned());
-    if program == "openvpn" {
+    if let Some(role) = [("openvpn", "openvpn"), ("tincd", "tinc")]
+        .iter()
+        .find_map(|(name, role)| (program == *name).then_some(*role))
+    {
         let ours = exe()?.file_name()?.to_string_lossy().starts_with("adit");
-        return ours.then_some("openvpn");
+        return ours.then_some(role);
     }
     if program != "adit" {
         return None;
@@ -186,6 +189,8 @@ mod tests {
             ("adit bridge a b --relay", Some("bridge")),
             ("adit openvpn --config x", Some("openvpn")),
             ("openvpn x.conf", Some("openvpn")),
+            ("tincd -n vpn -D", Some("tinc")),
+            ("adit tinc -n vpn log", None),
             ("adit postgres up", Some("postgres")),
             ("adit status", None),
             ("adit server client list", None),
@@ -194,8 +199,10 @@ mod tests {
         ] {
             assert_eq!(role_of(line), role, "{line}");
         }
-        let words = ["openvpn".into(), "x".into()];
-        assert_eq!(role(&words, || Some("/usr/sbin/openvpn".into())), None);
+        for program in ["openvpn", "tincd"] {
+            let words = [program.into(), "x".into()];
+            assert_eq!(role(&words, || Some(format!("/usr/sbin/{program}").into())), None);
+        }
     }
 
     #[test]

@@ -112,6 +112,10 @@ fn fits(process: &Process, instance: &str) -> bool {
             let stem = instance.strip_prefix("connect-");
             stem.is_some_and(|stem| process.command.contains(stem))
         }
+        "tinc" => {
+            let net = instance.strip_prefix("tinc-").unwrap_or_default();
+            instance.starts_with("tinc") && process.command.contains(net)
+        }
         _ => false,
     }
 }
@@ -193,6 +197,7 @@ fn problem(socket: &Path, pid: Option<u32>, what: String) -> StatusReport {
         Some("connect") => "client",
         Some("openvpn") => "openvpn",
         Some("postgres") => "postgres",
+        Some("tinc") => "tinc",
         _ => "bridge",
     };
     let owner = std::fs::metadata(socket).ok().map(|meta| user_name(meta.uid()));

@@ -204,6 +204,8 @@ pub(crate) fn in_top(report: &MeshReport, sort: SortKey) -> String {
         SortKey::Traffic => {
             peers.sort_by_key(|it| Reverse(it.rx_bytes.saturating_add(it.tx_bytes)));
         }
+        SortKey::Received => peers.sort_by_key(|it| Reverse((it.rx_bps, it.rx_bytes))),
+        SortKey::Sent => peers.sort_by_key(|it| Reverse((it.tx_bps, it.tx_bytes))),
         SortKey::Connected => peers.sort_by_key(|it| Reverse(it.connected_s)),
     }
     let mut text = format!(

@@ -206,6 +206,8 @@ fn top_sorts_as_it_is_told() {
     assert_eq!(order(SortKey::Name), "abc");
     assert_eq!(order(SortKey::Rate), "acb");
     assert_eq!(order(SortKey::Traffic), "bca");
+    assert_eq!(order(SortKey::Received), "bca");
+    assert_eq!(order(SortKey::Sent), "acb");
     assert_eq!(order(SortKey::Connected), "bca");
 }
 

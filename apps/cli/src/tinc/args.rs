@@ -231,25 +231,30 @@ Without -n and -c, the invitation names the net.")]
   adit tinc version")]
     Version,
 
-    /// Refused until adit has a daemon
+    /// Print the commands
     #[command(
         hide = true,
         after_help = "Example:
-  sudo tincd -n vpn   in its place"
+  adit tinc help"
     )]
+    Help,
+
+    /// Start the daemon, and wait until it is up
+    #[command(after_help = "Examples:
+  sudo adit tinc -n vpn start
+  sudo adit tinc -n vpn start -d 2 --logfile")]
     Start {
-        #[arg(hide = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        /// Options of tincd, which tincd --help lists
+        #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<String>,
     },
 
-    /// Refused until adit has a daemon
-    #[command(
-        hide = true,
-        after_help = "Example:
-  sudo tincd -n vpn   in its place"
-    )]
+    /// Stop the daemon if it runs, and start it again
+    #[command(after_help = "Example:
+  sudo adit tinc -n vpn restart")]
     Restart {
-        #[arg(hide = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        /// Options of tincd, which tincd --help lists
+        #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<String>,
     },
 
@@ -322,13 +327,21 @@ Without -n and -c, the invitation names the net.")]
         node: String,
     },
 
-    /// Refused until it can show rates
-    #[command(
-        hide = true,
-        after_help = "Example:
-  sudo adit tinc -n vpn dump nodes   in its place"
-    )]
-    Top,
+    /// Show the traffic with each node, as it changes
+    #[command(after_help = "Examples:
+  sudo adit tinc -n vpn top
+  sudo adit tinc -n vpn top --json | jq '.[].received.bytes'
+
+Without a terminal, it prints the counters once.")]
+    Top {
+        /// The seconds between two updates
+        #[arg(long, value_name = "SECONDS", default_value_t = 1,
+            value_parser = clap::value_parser!(u64).range(1..=3600))]
+        every: u64,
+        /// Print the counters once, as JSON
+        #[arg(long)]
+        json: bool,
+    },
 
     /// Print the packets of the daemon's device in the format of pcap
     #[command(after_help = "Example:

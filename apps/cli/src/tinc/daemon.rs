@@ -6,7 +6,7 @@ use adit_app_tinc::control::Kind;
 use adit_app_tinc::control::client::{Client, done, reload};
 use adit_app_tinc::control::rows::{ConnectionRow, EdgeRow, NodeRow, SubnetRow};
 use adit_app_tinc::report::{self, Direction};
-use adit_app_tinc::{Console, Net, invitations, is_node_name};
+use adit_app_tinc::{Console, Net, invitations, is_node_name, stop};
 use adit_runtime::fault::Fault;
 
 use super::args::{Command, Dump};
@@ -19,13 +19,8 @@ const WHOLE: u16 = u16::MAX;
 /// Runs a command whose answer is a code.
 pub(super) fn ask(net: &Net, command: &Command, console: &mut Console<'_>) -> Result<(), Fault> {
     match command {
-        Command::Stop => {
-            let mut client = Client::connect(net)?;
-            // A daemon that ends may not answer.
-            let _ = client.call(Kind::Stop, "");
-            client.wait_for_end();
-            Ok(())
-        }
+        Command::Stop if stop(net)? => Ok(()),
+        Command::Stop => Err(Fault::environment("The daemon did not end in time.")),
         Command::Reload => reload(net),
         Command::Pid => {
             // Checks that it runs.

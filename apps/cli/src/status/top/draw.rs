@@ -91,17 +91,17 @@ fn draw_rates(view: &View, history: &History, what: &str, frame: &mut Frame<'_>,
 
 fn draw_list(view: &View, frame: &mut Frame<'_>, area: Rect) {
     let rows = view.visible();
-    let marked = |key: SortKey, text: &str| {
-        if view.sort == key { format!("{text} ▾") } else { text.to_owned() }
+    let marked = |keys: &[SortKey], text: &str| {
+        if keys.contains(&view.sort) { format!("{text} ▾") } else { text.to_owned() }
     };
     let head = [
-        marked(SortKey::Name, "NAME"),
+        marked(&[SortKey::Name], "NAME"),
         "INSIDE".into(),
-        marked(SortKey::Traffic, "RECEIVED"),
-        marked(SortKey::Rate, "RATE"),
+        marked(&[SortKey::Traffic], "RECEIVED"),
+        marked(&[SortKey::Rate, SortKey::Received], "RATE"),
         "SENT".into(),
-        "RATE".into(),
-        marked(SortKey::Connected, "CONNECTED"),
+        marked(&[SortKey::Sent], "RATE"),
+        marked(&[SortKey::Connected], "CONNECTED"),
     ];
     // Only the rows of the page with the selected row are formatted.
     let height = usize::from(area.height.saturating_sub(1)).max(1);
@@ -182,7 +182,9 @@ fn help() -> Vec<Line<'static>> {
         "Enter, Right         show the selected row; Esc, Left: back",
         "/                    show only rows whose name, address or instance contains a",
         "                     text; Enter keeps the filter, Esc clears it",
-        "s                    sort by rate, traffic, time connected or name",
+        "s                    sort by rate, traffic, rate received, rate sent, time",
+        "                     connected or name; t, T, i, o, n: at once by rate, traffic,",
+        "                     rate received, rate sent or name",
         "q, Ctrl-C            quit; Esc quits too if nothing else is open",
     ]
     .map(Line::from)

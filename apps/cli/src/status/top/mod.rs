@@ -17,14 +17,13 @@ use std::process::ExitCode;
 use std::sync::mpsc::{self, Receiver, SyncSender, TryRecvError};
 use std::time::{Duration, Instant};
 
-use adit_app_server::Overview;
 use adit_runtime::fault::Fault;
-use adit_runtime::paths::Paths;
 use nix::sys::signal::{SigSet, Signal};
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 
-use crate::args::Top;
+use crate::args::{SortKey, Top};
 use crate::{paths, print};
+pub(crate) use view::{Row, Seen};
 use view::{Step, View};
 
 #[cfg(test)]
@@ -39,8 +38,8 @@ const MAX_MESSAGES: usize = 1;
 
 /// A message of the threads to the screen.
 enum Message {
-    /// The status of all processes, and the time since the last one.
-    Status(Overview, Duration),
+    /// What is running, and the time since the last status.
+    Status(Seen, Duration),
     Failed(Fault),
     /// A signal asks the program to end.
     End,
@@ -53,13 +52,24 @@ pub(crate) fn top(options: &Top) -> Result<ExitCode, Fault> {
         print(&top_page(&machine, &paths, options.sort));
         return Ok(ExitCode::SUCCESS);
     }
+    let seen = Seen::from(&machine);
+    let look = move || Ok(Seen::from(&adit_app_server::status(&paths)?));
+    full_screen(seen, options.sort, Duration::from_secs(options.every), look)
+}
+
+/// Shows rows on the whole terminal, which `look` looks up again and again.
+pub(crate) fn full_screen(
+    seen: Seen,
+    sort: SortKey,
+    every: Duration,
+    look: impl FnMut() -> Result<Seen, Fault> + Send + 'static,
+) -> Result<ExitCode, Fault> {
     let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    let mut view = View::new(options.sort, !no_color);
-    view.update(&machine, Duration::ZERO);
+    let mut view = View::new(sort, !no_color);
+    view.update(seen, Duration::ZERO);
     let (sender, messages) = mpsc::sync_channel(MAX_MESSAGES);
     end_on_signals(sender.clone())?;
-    let every = Duration::from_secs(options.every);
-    std::thread::spawn(move || watch(&paths, every, &sender));
+    std::thread::spawn(move || watch(look, every, &sender));
     // This also restores the terminal before a panic is printed.
     let mut terminal = ratatui::try_init().map_err(|error| terminal_fault(&error))?;
     let ended = show(&mut terminal, &mut view, &messages);
@@ -92,12 +102,16 @@ fn end_on_signals(sender: SyncSender<Message>) -> Result<(), Fault> {
 }
 
 /// Queries all processes again and again. A process that hangs delays the next status, but not the keys.
-fn watch(paths: &Paths, every: Duration, sender: &SyncSender<Message>) {
+fn watch(
+    mut look: impl FnMut() -> Result<Seen, Fault>,
+    every: Duration,
+    sender: &SyncSender<Message>,
+) {
     let mut last = Instant::now();
     loop {
         std::thread::sleep(every);
-        let message = match adit_app_server::status(paths) {
-            Ok(machine) => Message::Status(machine, last.elapsed()),
+        let message = match look() {
+            Ok(seen) => Message::Status(seen, last.elapsed()),
             Err(fault) => Message::Failed(fault),
         };
         last = Instant::now();
@@ -135,8 +149,8 @@ fn show(
             }
         }
         match messages.try_recv() {
-            Ok(Message::Status(machine, passed)) => {
-                view.update(&machine, passed);
+            Ok(Message::Status(seen, passed)) => {
+                view.update(seen, passed);
                 changed = true;
             }
             Ok(Message::Failed(fault)) => return Err(fault),

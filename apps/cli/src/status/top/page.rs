@@ -30,6 +30,10 @@ fn top_report(report: &StatusReport, sort: SortKey) -> String {
     if let Some(mesh) = &report.mesh {
         return text + &crate::mesh::show::in_top(mesh, sort);
     }
+    #[cfg(feature = "tinc")]
+    if let Some(tinc) = &report.tinc {
+        return text + &crate::tinc::status::nodes(tinc);
+    }
     match (&report.bridge, &report.postgres) {
         (Some(bridge), _) => return text + &ports(bridge),
         #[cfg(feature = "postgres")]
@@ -74,6 +78,8 @@ pub(in crate::status) fn sorted(peers: &[PeerReport], sort: SortKey) -> Vec<&Pee
         SortKey::Traffic => {
             sorted.sort_by_key(|peer| Reverse(peer.rx_bytes.saturating_add(peer.tx_bytes)));
         }
+        SortKey::Received => sorted.sort_by_key(|peer| Reverse((peer.rx_bps, peer.rx_bytes))),
+        SortKey::Sent => sorted.sort_by_key(|peer| Reverse((peer.tx_bps, peer.tx_bytes))),
         SortKey::Connected => sorted.sort_by_key(|peer| Reverse(since(peer))),
     }
     sorted

@@ -104,7 +104,7 @@ fn without_sessions_or_instances_the_screen_says_so() {
 fn keys_sort_select_and_quit() {
     let mut view = view();
     assert_eq!(names(&view), ["bob", "alice", "carol"]);
-    press(&mut view, &[KeyCode::Char('s'); 3]);
+    press(&mut view, &[KeyCode::Char('s'); 5]);
     assert_eq!((view.sort, names(&view)), (SortKey::Name, vec!["alice", "bob", "carol"]));
     press(&mut view, &[KeyCode::Down, KeyCode::Down]);
     assert_eq!(view.selected().unwrap().name, "bob");
@@ -118,6 +118,24 @@ fn keys_sort_select_and_quit() {
     assert_eq!(press(&mut view, &[KeyCode::Char('q')]), Step::Quit);
     assert_eq!(press(&mut view, &[KeyCode::Esc]), Step::Quit);
     assert_eq!(view.key(KeyCode::Char('c'), KeyModifiers::CONTROL), Step::Quit);
+}
+
+#[test]
+fn letters_choose_an_order_at_once() {
+    let mut view = view();
+    let second = Duration::from_secs(1);
+    let sent = PeerReport { tx_bytes: 9000, ..peer(4, "carol", 0) };
+    view.update(&server(vec![peer(2, "alice", 300), peer(3, "bob", 125_100), sent]), second);
+    for (key, sort, first) in [
+        ('i', SortKey::Received, "alice"),
+        ('o', SortKey::Sent, "carol"),
+        ('T', SortKey::Traffic, "bob"),
+        ('n', SortKey::Name, "alice"),
+        ('t', SortKey::Rate, "carol"),
+    ] {
+        press(&mut view, &[KeyCode::Char(key)]);
+        assert_eq!((view.sort, names(&view)[0]), (sort, first), "{key}");
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use adit_app_server::Overview;
-use adit_runtime::control::{MeshPeer, PeerReport, PortReport, StatusReport};
+use adit_runtime::control::{MeshPeer, PeerReport, PortReport, StatusReport, TincNode};
 use adit_runtime::log::clean;
 use ratatui::crossterm::event::{KeyCode, KeyModifiers};
 
@@ -19,6 +19,23 @@ pub(super) const HISTORY: usize = 60;
 const MAX_HISTORIES: usize = 20_000;
 /// The maximum length of a filter, in characters.
 const MAX_FILTER: usize = 64;
+
+/// What is running at one time.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seen {
+    /// A line for each instance.
+    pub(crate) instances: Vec<String>,
+    pub(crate) rows: Vec<Row>,
+}
+
+impl From<&Overview> for Seen {
+    fn from(machine: &Overview) -> Self {
+        Self {
+            instances: machine.reports.iter().map(summary).collect(),
+            rows: machine.reports.iter().flat_map(rows).collect(),
+        }
+    }
+}
 
 /// The effect of a key.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -37,22 +54,22 @@ pub(super) enum Mode {
 }
 
 /// Identifies a row across updates: the process, and a name or number in it.
-pub(super) type Key = (u32, String);
+pub(crate) type Key = (u32, String);
 
 /// A session, a member of a mesh, a node or a port.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Row {
-    pub(super) key: Key,
+pub(crate) struct Row {
+    pub(crate) key: Key,
     /// The instance, such as `server` or `mesh home`.
-    pub(super) instance: String,
-    pub(super) name: String,
-    pub(super) inside: String,
-    pub(super) received: u64,
-    pub(super) sent: u64,
+    pub(crate) instance: String,
+    pub(crate) name: String,
+    pub(crate) inside: String,
+    pub(crate) received: u64,
+    pub(crate) sent: u64,
     /// The seconds since the session began.
-    pub(super) connected: Option<u64>,
+    pub(crate) connected: Option<u64>,
     /// Names and values for the view of a single row.
-    pub(super) details: Vec<(&'static str, String)>,
+    pub(crate) details: Vec<(&'static str, String)>,
 }
 
 /// The rates of a row in bits per second, the newest last.
@@ -126,9 +143,9 @@ impl View {
     }
 
     /// Takes a new status; `passed` is the time since the last one.
-    pub(super) fn update(&mut self, machine: &Overview, passed: Duration) {
-        self.instances = machine.reports.iter().map(summary).collect();
-        self.rows = machine.reports.iter().flat_map(rows).collect();
+    pub(super) fn update(&mut self, seen: impl Into<Seen>, passed: Duration) {
+        let seen = seen.into();
+        (self.instances, self.rows) = (seen.instances, seen.rows);
         let mut former = std::mem::take(&mut self.histories);
         for row in self.rows.iter().take(MAX_HISTORIES) {
             let mut history = former.remove(&row.key).unwrap_or_default();
@@ -166,6 +183,10 @@ impl View {
             SortKey::Traffic => {
                 rows.sort_by_key(|row| Reverse(row.received.saturating_add(row.sent)));
             }
+            SortKey::Received => {
+                rows.sort_by_key(|row| Reverse((self.rates(row).0, row.received)));
+            }
+            SortKey::Sent => rows.sort_by_key(|row| Reverse((self.rates(row).1, row.sent))),
             SortKey::Connected => rows.sort_by_key(|row| Reverse(row.connected)),
         }
         rows
@@ -235,10 +256,17 @@ impl View {
                 }
             }
             (Mode::List, KeyCode::Char('/')) => self.mode = Mode::Filter,
+            (Mode::List, KeyCode::Char('n')) => self.sort = SortKey::Name,
+            (Mode::List, KeyCode::Char('i')) => self.sort = SortKey::Received,
+            (Mode::List, KeyCode::Char('o')) => self.sort = SortKey::Sent,
+            (Mode::List, KeyCode::Char('t')) => self.sort = SortKey::Rate,
+            (Mode::List, KeyCode::Char('T')) => self.sort = SortKey::Traffic,
             (Mode::List, KeyCode::Char('s')) => {
                 self.sort = match self.sort {
                     SortKey::Rate => SortKey::Traffic,
-                    SortKey::Traffic => SortKey::Connected,
+                    SortKey::Traffic => SortKey::Received,
+                    SortKey::Received => SortKey::Sent,
+                    SortKey::Sent => SortKey::Connected,
                     SortKey::Connected => SortKey::Name,
                     SortKey::Name => SortKey::Rate,
                 };
@@ -294,6 +322,7 @@ fn rows(report: &StatusReport) -> Vec<Row> {
         ],
         ..Row::default()
     }));
+    rows.extend(report.tinc.iter().flat_map(|tinc| &tinc.nodes).map(tinc_node));
     for row in &mut rows {
         row.key.0 = report.pid;
         row.instance.clone_from(&instance);
@@ -342,6 +371,25 @@ fn member(peer: &MeshPeer) -> Row {
             ("addresses", list(peer.addresses.iter().map(ToString::to_string).collect())),
             ("networks behind it", list(peer.subnets.iter().map(ToString::to_string).collect())),
             ("groups", list(peer.groups.clone())),
+        ],
+        ..Row::default()
+    }
+}
+
+fn tinc_node(node: &TincNode) -> Row {
+    let via = node.via.as_deref().map(|via| format!(" through {}", clean(via)));
+    Row {
+        key: (0, node.name.clone()),
+        name: clean(&node.name),
+        inside: clean(&node.subnets.join(" ")),
+        received: node.rx_bytes,
+        sent: node.tx_bytes,
+        connected: node.reachable.then(|| crate::text::now().saturating_sub(node.since)),
+        details: vec![
+            ("path", clean(&node.path) + &via.unwrap_or_default()),
+            ("address", clean(node.address.as_deref().unwrap_or_default())),
+            ("round trip", node.rtt_us.map(|rtt| format!("{rtt} µs")).unwrap_or_default()),
+            ("packets", format!("{} received, {} sent", node.rx_packets, node.tx_packets)),
         ],
         ..Row::default()
     }
