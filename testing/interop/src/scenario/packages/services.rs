@@ -40,12 +40,13 @@ exec unshare --cgroup --uts --pid --fork --kill-child --mount --propagation priv
 "#;
 
 /// The services of the test: one of each unit. A server is before its client.
-const SERVICES: [&str; 8] = [
+const SERVICES: [&str; 9] = [
     "adit-server",
     "adit-connect@laptop",
     "adit-bridge@office",
     "adit-mesh@home",
     "adit-postgres@vpn",
+    "adit-tinc@office",
     "adit-openvpn@plain",
     "adit-openvpn-server@old",
     "adit-openvpn-client@branch",
@@ -246,13 +247,19 @@ pub(super) fn services(case: &Case<'_>) -> Result<String> {
     let profile = "/etc/adit/connect/laptop.ovpn";
     system.run(&["adit", "server", "client", "add", "laptop", "-o", profile])?;
     let _database = with_database(case, &system)?;
+    system.run(&["adit", "tinc", "-n", "office", "init", "hub"])?;
     for service in SERVICES {
         system.run(&["systemctl", "start", service]).map_err(|e| system.explain(&e.0))?;
     }
     system.wait_connected(1)?;
-    for service in ["adit-server", "adit-bridge@office"] {
+    for service in ["adit-server", "adit-bridge@office", "adit-tinc@office"] {
         system.run(&["systemctl", "reload", service]).map_err(|e| system.explain(&e.0))?;
     }
+    // The paths are those of Debian's tinc@office.
+    let pid = system.run(&["adit", "tinc", "-n", "office", "pid"])?;
+    ensure(pid.trim() == system.property("adit-tinc@office", "MainPID")?, || {
+        system.explain(&format!("another process answers: {pid}"))
+    })?;
     let before = system.pids()?;
     system.install(&case.deb("adit", VERSION)?)?;
     system.wait_connected(2)?;
