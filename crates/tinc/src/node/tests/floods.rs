@@ -224,6 +224,19 @@ fn scripts_run_when_nodes_and_subnets_come_and_go() {
 
 /// The topology of one neighbour is bounded, and it is named.
 #[test]
+fn a_second_node_with_a_known_identifier_is_refused_and_named() {
+    let mut bench = two_neighbours();
+    let (known, refused) = (name("n3e7ec863c4b1"), name("n79f62a3e7246"));
+    assert_eq!(known.id(), refused.id());
+    bench.say("bob", "12 1 n3e7ec863c4b1 bob 192.0.2.9 655 0 1");
+    bench.say("bob", "12 2 n79f62a3e7246 bob 192.0.2.9 655 0 1");
+    bench.say("bob", "10 3 n79f62a3e7246 10.44.0.0/16");
+    let graph = bench.node.graph();
+    assert!(graph.contains(&known) && !graph.contains(&refused));
+    assert!(bench.events().contains(&Event::IdCollision { known, refused }));
+}
+
+#[test]
 fn a_flood_of_edges_is_bounded_and_attributed() {
     let mut bench = two_neighbours();
     bench.node.limits.nodes = crate::node::limits::Share::new(8);
