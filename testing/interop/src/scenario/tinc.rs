@@ -29,9 +29,15 @@ use crate::wait::until;
 
 mod commands;
 mod daemon;
+mod desk;
 
-pub(super) const SCENARIOS: &[(&str, ScenarioFn)] =
-    &[("commands", commands::commands), ("daemon", daemon::daemon), ("neighbour", neighbour)];
+pub(super) const SCENARIOS: &[(&str, ScenarioFn)] = &[
+    ("commands", commands::commands),
+    ("daemon", daemon::daemon),
+    ("followers", desk::followers),
+    ("neighbour", neighbour),
+    ("start", desk::start),
+];
 
 pub(super) const SOON: Duration = Duration::from_secs(20);
 

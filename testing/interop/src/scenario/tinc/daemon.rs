@@ -14,25 +14,10 @@ use crate::process::Daemon;
 use crate::skip::skip;
 use crate::wait::until;
 
-/// Runs both daemons, and sends packets through the tunnel.
-pub(super) fn daemon(scenario: &Scenario<'_>) -> Result<String> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/roots/tinc");
-    let (Some(tinc), Some(tincd)) =
-        (in_root(&root, "usr/sbin/tinc"), in_root(&root, "usr/sbin/tincd"))
-    else {
-        skip("tinc", NO_TINC);
-        return Ok("skipped".to_owned());
-    };
-    let Program::Adit(adit) = Program::adit()? else { return Ok("no adit".to_owned()) };
-    let link = scenario.folder().join("tincd");
-    symlink(&adit, &link)?;
-    let pair = Pair::new()?;
-    let folder = |name: &str| scenario.folder().join(name);
-    let end = |namespace, program, name: &str| End { namespace, program, folder: folder(name) };
-    let ours = end(&pair.server, vec![adit.into(), "tinc".into()], "alice");
-    let theirs = end(&pair.client, tinc.clone(), "bob");
-    let nodes = [(&ours, "alice", 1), (&theirs, "bob", 2)];
-    for (end, name, number) in nodes {
+/// Writes the files of the nodes alice and bob, of which the first one connects to the other. Their subnets are 10.9.0.1 and 10.9.0.2, and
+/// their addresses 192.0.2.1 and 192.0.2.2.
+pub(super) fn connect(ours: &End<'_>, theirs: &End<'_>) -> Result<()> {
+    for (end, name, number) in [(ours, "alice", 1), (theirs, "bob", 2)] {
         end.done(&format!("init {name}"), "")?;
         end.done(&format!("add Subnet 10.9.0.{number}"), "")?;
         end.done(&format!("add Address 192.0.2.{number}"), "")?;
@@ -51,6 +36,27 @@ pub(super) fn daemon(scenario: &Scenario<'_>) -> Result<String> {
     ours.done("import", &other)?;
     theirs.done("import", &one)?;
     ours.done("add ConnectTo bob", "")?;
+    Ok(())
+}
+
+/// Runs both daemons, and sends packets through the tunnel.
+pub(super) fn daemon(scenario: &Scenario<'_>) -> Result<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/roots/tinc");
+    let (Some(tinc), Some(tincd)) =
+        (in_root(&root, "usr/sbin/tinc"), in_root(&root, "usr/sbin/tincd"))
+    else {
+        skip("tinc", NO_TINC);
+        return Ok("skipped".to_owned());
+    };
+    let Program::Adit(adit) = Program::adit()? else { return Ok("no adit".to_owned()) };
+    let link = scenario.folder().join("tincd");
+    symlink(&adit, &link)?;
+    let pair = Pair::new()?;
+    let folder = |name: &str| scenario.folder().join(name);
+    let end = |namespace, program, name: &str| End { namespace, program, folder: folder(name) };
+    let ours = end(&pair.server, vec![adit.into(), "tinc".into()], "alice");
+    let theirs = end(&pair.client, tinc.clone(), "bob");
+    connect(&ours, &theirs)?;
     let tincd_of_adit = end(&pair.server, vec![link.into()], "alice");
     let mut adit = Daemon::spawn("adit", tincd_of_adit.command(&ours.folder, "-D -d 3")?)?;
     let real = end(&pair.client, tincd, "bob");
