@@ -67,6 +67,8 @@ pub struct Host {
     pub(super) replies: Option<MarkedReplies>,
     pub(super) forwarding: Forwarding,
     pub(super) follow: NetworkWatcher,
+    /// Whether a route of the plan could not be added, so that the same plan tries it again.
+    pub(super) lacks_routes: bool,
     /// Whether a former process set up the device, whose addresses and routes therefore exist.
     taken_over: bool,
 }
@@ -160,6 +162,7 @@ impl Host {
             replies: None,
             forwarding: Forwarding::default(),
             follow: NetworkWatcher::default(),
+            lacks_routes: false,
             taken_over: false,
         })
     }
@@ -195,8 +198,10 @@ impl Host {
         let mut notes = self.apply_policy(plan).await?;
         let (routes, more) = expand(plan, &self.outside, self.redirects_by_policy(plan));
         notes.extend(more);
+        self.lacks_routes = false;
         for route in routes {
             if let Err(note) = self.add_route(&route, index, &name).await {
+                self.lacks_routes = true;
                 notes.push(note);
             }
         }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use adit_linux::net::{Address, MAIN_TABLE, Net, Route, RouteKind, RuleInUse};
 use adit_linux::tun::{TunDevice, TunOffloads};
+use ipnet::IpNet;
 use nix::mount::MsFlags;
 use nix::sched::CloneFlags;
 use tokio::time::timeout;
@@ -564,6 +565,37 @@ fn a_kernel_setting_that_was_refused_is_tried_again_with_the_same_plan() {
         host.close().await;
         remove(net, device).await;
         assert_eq!(value(), "0");
+    });
+}
+
+#[test]
+fn a_route_that_existed_is_tried_again_with_the_same_plan() {
+    let Some((ns, _other)) = world() else { return };
+    inside(&ns, async |net| {
+        let (mut host, device) = host(false).await;
+        let to: IpNet = "10.77.0.0/16".parse().unwrap();
+        let link = net.link("eth0").await.unwrap().index;
+        let theirs = Route { link: Some(link), ..Route::via(to, "192.0.2.1".parse().unwrap()) };
+        net.add_route(&theirs).await.unwrap();
+        let route = PlannedRoute { net: to, via: Via::Tunnel(None), metric: None };
+        let plan = HostPlan { routes: vec![route], ..plan() };
+        for attempt in 0..2 {
+            let applied = match attempt {
+                0 => host.apply(&plan).await.unwrap(),
+                _ => host.change(&plan).await.unwrap(),
+            };
+            let ApplyOutcome::Changed(notes) = applied else { panic!("{applied:?}") };
+            assert!(notes.iter().any(|note| note.contains("exists already")), "{notes:?}");
+        }
+        net.delete_route(&theirs).await.unwrap();
+        assert_eq!(host.change(&plan).await.unwrap(), ApplyOutcome::Changed(Vec::new()));
+        assert_eq!(host.change(&plan).await.unwrap(), ApplyOutcome::Same);
+        let own = host.device().unwrap().to_owned();
+        let own = net.link(&own).await.unwrap().index;
+        let routes = net.routes().await.unwrap();
+        assert!(routes.iter().any(|route| route.to == to && route.link == Some(own)), "{routes:?}");
+        host.close().await;
+        remove(net, device).await;
     });
 }
 

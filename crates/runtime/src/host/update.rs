@@ -10,13 +10,13 @@ use crate::say;
 
 impl Host {
     /// Applies another plan without undoing the changes that both plans make, so traffic continues. Applying the same plan again retries
-    /// forwarding that the kernel refused.
+    /// routes and forwarding that the kernel refused.
     ///
     /// # Errors
     /// See [`Host::apply`].
     pub async fn change(&mut self, plan: &HostPlan) -> Result<ApplyOutcome, Fault> {
         let Some(former) = self.plan().cloned() else { return self.apply(plan).await };
-        if former == *plan && !self.forwarding.is_incomplete() {
+        if former == *plan && !self.forwarding.is_incomplete() && !self.lacks_routes {
             return Ok(ApplyOutcome::Same);
         }
         let blocks_local = |plan: &HostPlan| plan.redirect.is_some_and(|r| r.block_local);
@@ -58,8 +58,10 @@ impl Host {
                 Err(e) => return Err(Fault::environment(format!("{name}: {e}"))),
             }
         }
+        self.lacks_routes = false;
         for route in &new {
             if let Err(note) = self.add_route(route, index, &name).await {
+                self.lacks_routes = true;
                 notes.push(note);
             }
         }
