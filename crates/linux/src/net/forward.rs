@@ -36,6 +36,8 @@ pub struct ForwardRules {
     pub others: bool,
     /// Packets from these networks leave with the address of the interface that they leave through.
     pub masquerade: Vec<IpNet>,
+    /// Packets to these networks keep their source.
+    pub untranslated: Vec<IpNet>,
 }
 
 /// The installed rules. Dropping this removes them.
@@ -96,7 +98,11 @@ impl ForwardRules {
             let leaves = name(META_OUT_NAME, Relation::NotEqual, &self.inside).to_vec();
             [from, leaves, vec![Expression::new("masq", &[])]].concat()
         };
-        let rules = of_family.map(rule).collect();
+        let keep = |network: &IpNet| {
+            [address(Address::Destination, *network).to_vec(), vec![verdict(true)]].concat()
+        };
+        let kept = self.untranslated.iter().filter(|net| family.has(net)).map(keep);
+        let rules = kept.chain(of_family.map(rule)).collect();
         Chain { name: "masquerade", kind: "nat", hook: POSTROUTING, priority: SOURCE_NAT, rules }
     }
 }
@@ -289,9 +295,20 @@ mod tests {
         adit_testbed::needs_root!();
         let (host, router, outside) = routed();
         let rules = ForwardRules { masquerade: nets(&["10.8.0.0/16"]), others: true, ..inside() };
-        let _rules = router.run(|| rules.install()).unwrap().unwrap();
+        let first = router.run(|| rules.install()).unwrap().unwrap();
         route_back(&outside);
         assert_eq!(seen(&host, &outside, "192.0.2.2"), "10.7.0.2".parse().ok());
+        // So do packets to networks that have a route back.
+        let rules = ForwardRules {
+            masquerade: nets(&["10.7.0.0/24", "fd07::/64"]),
+            untranslated: nets(&["192.0.2.0/24"]),
+            others: true,
+            ..inside()
+        };
+        let _second = router.run(|| rules.install()).unwrap().unwrap();
+        drop(first);
+        assert_eq!(seen(&host, &outside, "192.0.2.2"), "10.7.0.2".parse().ok());
+        assert_eq!(seen(&host, &outside, "2001:db8::2"), "2001:db8::1".parse().ok());
     }
 
     #[test]

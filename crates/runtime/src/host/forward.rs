@@ -122,6 +122,7 @@ fn rules(forward: &Forward, device: &str) -> ForwardRules {
         dropped: private.collect(),
         others: forward.internet,
         masquerade: forward.masquerade.clone(),
+        untranslated: forward.untranslated.clone(),
     }
 }
 

@@ -123,6 +123,9 @@ pub struct Forward {
     pub internet: bool,
     /// Networks in the tunnel whose packets leave with this host's address.
     pub masquerade: Vec<IpNet>,
+    /// Destinations for which they keep their own addresses, because there are routes back.
+    #[serde(default)]
+    pub untranslated: Vec<IpNet>,
 }
 
 impl Forward {
