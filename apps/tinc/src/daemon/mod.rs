@@ -14,6 +14,7 @@ mod data;
 mod device;
 pub(crate) mod duty;
 mod followers;
+mod guest;
 mod listen;
 mod load;
 mod log_lines;

@@ -22,6 +22,7 @@ use tokio::sync::mpsc;
 
 use super::clients::{ClientEvent, ClientId, Clients};
 use super::data::{Data, Ready};
+use super::guest::Guest;
 use super::load::load;
 use super::log_lines;
 use super::report::Statistics;
@@ -53,6 +54,7 @@ pub(super) struct Running {
     pub(super) changes: Changes,
     pub(super) statistics: Statistics,
     pub(super) debug: u8,
+    pub(super) guest: Guest,
     /// A client asked the daemon to end.
     pub(super) stopped: bool,
 }
@@ -119,6 +121,7 @@ impl Instance for Running {
             }
             self.perform(now);
         }
+        self.expire_guest(now);
         Ok(None)
     }
 
@@ -136,6 +139,7 @@ impl Instance for Running {
                 Ok(()) => Response::Done { count: 0 },
                 Err(fault) => Response::Error { message: fault.to_string() },
             },
+            Request::TincAnnounce { networks } => self.announce(&networks),
             _ => Response::Error { message: "a node of tinc has no such request".into() },
         }
     }
@@ -270,7 +274,8 @@ impl Running {
         loaded.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
         let now = now();
         let old: Vec<NodeName> = self.server.connect_to.clone();
-        self.node.reload(now, loaded.hosts, &loaded.server.own.subnets);
+        self.server.own.subnets = loaded.server.own.subnets;
+        self.node.reload(now, loaded.hosts, &self.guest.with(&self.server.own.subnets));
         for node in loaded.server.connect_to.iter().filter(|node| !old.contains(node)) {
             self.node.connect(now, node);
         }

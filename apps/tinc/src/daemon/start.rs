@@ -24,6 +24,7 @@ use super::data::Data;
 use super::device::Device;
 use super::duty::{TINC, TincDuty};
 use super::followers::{LogFollowers, PacketFollowers};
+use super::guest::Guest;
 use super::listen;
 use super::load::{Loaded, load, private_key};
 use super::options::DaemonOptions;
@@ -206,6 +207,7 @@ async fn serve(
         changes: Changes::new(),
         statistics: Statistics::default(),
         debug: options.debug,
+        guest: Guest::default(),
         stopped: false,
         server,
         net,

@@ -3,6 +3,8 @@ use std::net::{IpAddr, SocketAddr};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use super::tinc_guest::MeshTinc;
+
 /// The state of a node of a mesh.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MeshReport {
@@ -69,6 +71,9 @@ pub struct MeshReport {
     /// Whether it forwards between the mesh and other networks.
     #[serde(default)]
     pub forwards: bool,
+    /// The tinc net in which it is a guest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tinc: Option<MeshTinc>,
 }
 
 /// A node's directory database.

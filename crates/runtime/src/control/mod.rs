@@ -8,6 +8,7 @@ mod postgres;
 mod report;
 mod socket;
 mod tinc;
+mod tinc_guest;
 
 pub use filter::{
     AddedElements, CaptureBatch, CapturedPacket, FilterReport, FlowReport, FlowTotals, RuleCounter,
@@ -26,6 +27,7 @@ pub use report::{
 pub use socket::{CONNECTION_LIMIT, LINE_LIMIT, list, request};
 pub use socket::{ControlRequest, Server, bind, exchange, is_stopped, listener_of, silent};
 pub use tinc::{TincNode, TincReport};
+pub use tinc_guest::{MeshTinc, RefusedSubnet, TincNet, TincSubnet};
 
 /// Parses a request or response line, for the fuzzer.
 #[doc(hidden)]

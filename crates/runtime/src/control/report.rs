@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use super::filter::{CaptureBatch, FilterReport, RuleFiles};
@@ -9,6 +10,7 @@ use super::mesh::{
 };
 use super::postgres::PostgresReport;
 use super::tinc::TincReport;
+use super::tinc_guest::TincNet;
 
 /// A request, in one line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -157,6 +159,13 @@ pub enum Request {
         /// Rules; with an empty text, there is no policy.
         text: String,
     },
+    /// Announces exactly these networks in a tinc net, in addition to the configured subnets of its node, until no such request has come
+    /// for 30 seconds. Answered with [`Response::TincNet`].
+    #[serde(rename = "tinc.announce")]
+    TincAnnounce {
+        /// The networks.
+        networks: Vec<IpNet>,
+    },
 }
 
 /// The answer to a [`Request`].
@@ -196,6 +205,8 @@ pub enum Response {
     MeshAdmins(Box<MeshAdmins>),
     /// A change was signed.
     MeshSigned(MeshSigned),
+    /// The state of a tinc net.
+    TincNet(TincNet),
     /// The request failed.
     Error {
         /// The reason, in one sentence.
