@@ -85,6 +85,10 @@ fn main() -> ExitCode {
     if let Some(code) = adit_app_server::pam::main(&arguments) {
         return code;
     }
+    #[cfg(feature = "mesh")]
+    if let Some(code) = adit_app_mesh::guest::main(&arguments) {
+        return code;
+    }
     if let Some(code) = complete::answer(&arguments) {
         return code;
     }

@@ -1,16 +1,23 @@
 //! Creates a mesh with its first node.
 
+use std::collections::BTreeSet;
+use std::fs;
+
+use adit_crypto::sign::SigningKey;
 use adit_mesh::roster::{
     Action, Change, Changes, Genesis, Label, Layer, NodeInfo, free_ipv4, ipv6_of,
 };
+use adit_mesh::session::{KeyHash, MeshId};
+use adit_mesh::token::Invitations;
 use adit_runtime::clock::unix_time;
 use adit_runtime::fault::Fault;
 use adit_runtime::netinfo;
+use adit_runtime::paths::write_whole;
 use ipnet::{IpNet, Ipv4Net};
 
 use super::Paths;
 use super::roster_file::RosterFile;
-use super::state::{new_key, store_key};
+use super::state::{encode_invitations, new_key, store_key};
 
 /// The choices for a new mesh.
 #[derive(Clone, Debug)]
@@ -27,6 +34,8 @@ pub struct NewMesh {
     pub openvpn: bool,
     /// What the nodes send to each other.
     pub layer: Layer,
+    /// The networks behind this node.
+    pub subnets: BTreeSet<IpNet>,
 }
 
 /// A new mesh.
@@ -44,42 +53,94 @@ pub struct Founded {
 /// # Errors
 /// A name is not valid, or a file cannot be written. In that case there is no mesh.
 pub fn found(paths: &Paths, choices: &NewMesh) -> Result<Founded, Fault> {
-    check_roles(choices.layer, choices.gateway, choices.openvpn)?;
-    let node = node_name(choices.node.as_deref())?;
-    let range = range(choices.range, &netinfo::local_networks())?;
-    let name = Label::new(paths.name()).ok_or_else(|| Fault::ours("a mesh without a name"))?;
-    let (admin, key) = (new_key()?, new_key()?);
-    let (admin_hash, own) = (admin.public_hash(), key.public_hash());
-    let genesis = Genesis {
-        name,
-        admins: vec![admin_hash],
-        threshold: 1,
-        ranges: vec![range],
-        random: adit_runtime::random::bytes()?,
-        layer: choices.layer,
-    };
-    let wrong = |error: adit_mesh::roster::ObjectError| Fault::operator(error.to_string());
-    let mut changes = Changes::new(genesis).map_err(wrong)?;
-    let info = NodeInfo {
-        ipv4: free_ipv4(range, &own, |_| true),
-        relay: choices.relay,
-        gateway: choices.gateway,
-        openvpn: choices.openvpn,
-        ..NodeInfo::named(node.clone())
-    };
-    let admit = Action::Admit { key: own, node: info };
-    let ours = |error: String| Fault::ours(error);
-    let body =
-        changes.draft(admin_hash, unix_time(), admit).map_err(|error| ours(error.to_string()))?;
-    let change = Change::sign(changes.mesh(), &admin, body).map_err(wrong)?;
-    changes.insert(change).map_err(|error| ours(error.to_string()))?;
-    paths.create()?;
-    store_key(&paths.admin_key_file(), &admin)?;
-    store_key(&paths.node_key_file(), &key)?;
-    // Write this file last: it makes the machine a node.
-    RosterFile::create(&paths.roster_file(), &changes)?;
-    debug_assert_eq!(ipv6_of(changes.mesh(), &own).segments()[0] >> 8, 0xfd);
-    Ok(Founded { mesh: *changes.mesh(), node: node.to_string() })
+    let roster = NewRoster::create(paths, choices)?;
+    roster.store(paths, None)?;
+    Ok(Founded { mesh: *roster.mesh(), node: roster.name })
+}
+
+/// A new mesh that is not stored yet.
+#[derive(Debug)]
+pub(crate) struct NewRoster {
+    name: String,
+    admin: SigningKey,
+    key: SigningKey,
+    changes: Changes,
+}
+
+impl NewRoster {
+    /// Generates the keys, and signs the change that makes this node a member.
+    ///
+    /// # Errors
+    /// A name is not valid, or the range overlaps a network of this machine.
+    pub(crate) fn create(paths: &Paths, choices: &NewMesh) -> Result<Self, Fault> {
+        check_roles(choices.layer, choices.gateway, choices.openvpn)?;
+        let node = node_name(choices.node.as_deref())?;
+        let range = range(choices.range, &netinfo::local_networks())?;
+        let name = Label::new(paths.name()).ok_or_else(|| Fault::ours("a mesh without a name"))?;
+        let (admin, key) = (new_key()?, new_key()?);
+        let (admin_hash, own) = (admin.public_hash(), key.public_hash());
+        let genesis = Genesis {
+            name,
+            admins: vec![admin_hash],
+            threshold: 1,
+            ranges: vec![range],
+            random: adit_runtime::random::bytes()?,
+            layer: choices.layer,
+        };
+        let wrong = |error: adit_mesh::roster::ObjectError| Fault::operator(error.to_string());
+        let mut changes = Changes::new(genesis).map_err(wrong)?;
+        let info = NodeInfo {
+            ipv4: free_ipv4(range, &own, |_| true),
+            relay: choices.relay,
+            gateway: choices.gateway,
+            openvpn: choices.openvpn,
+            subnets: choices.subnets.clone(),
+            ..NodeInfo::named(node.clone())
+        };
+        let admit = Action::Admit { key: own, node: info };
+        let ours = |error: String| Fault::ours(error);
+        let body = changes
+            .draft(admin_hash, unix_time(), admit)
+            .map_err(|error| ours(error.to_string()))?;
+        let change = Change::sign(changes.mesh(), &admin, body).map_err(wrong)?;
+        changes.insert(change).map_err(|error| ours(error.to_string()))?;
+        debug_assert_eq!(ipv6_of(changes.mesh(), &own).segments()[0] >> 8, 0xfd);
+        Ok(Self { name: node.to_string(), admin, key, changes })
+    }
+
+    /// Returns the mesh's id.
+    pub(crate) fn mesh(&self) -> &MeshId {
+        self.changes.mesh()
+    }
+
+    /// Returns the hash of this node's key.
+    pub(crate) fn node(&self) -> KeyHash {
+        self.key.public_hash()
+    }
+
+    /// Writes the files.
+    ///
+    /// # Errors
+    /// The file system refuses. In that case there is no mesh.
+    pub(crate) fn store(
+        &self,
+        paths: &Paths,
+        invitations: Option<&Invitations>,
+    ) -> Result<(), Fault> {
+        paths.create()?;
+        store_key(&paths.admin_key_file(), &self.admin)?;
+        store_key(&paths.node_key_file(), &self.key)?;
+        if let Some(invitations) = invitations {
+            write_whole(&paths.invitations_file(), 0o600, &encode_invitations(invitations))?;
+        }
+        // Write this file last: it makes the machine a node.
+        RosterFile::create(&paths.roster_file(), &self.changes).inspect_err(|_| {
+            if invitations.is_some() {
+                // Another mesh of this name must not find them.
+                let _ = fs::remove_file(paths.invitations_file());
+            }
+        })
+    }
 }
 
 /// Refuses roles that nodes of a mesh with Ethernet frames cannot have.
@@ -104,7 +165,7 @@ pub(crate) fn check_roles(layer: Layer, gateway: bool, openvpn: bool) -> Result<
 ///
 /// # Errors
 /// It overlaps a network that this machine has.
-fn range(wanted: Option<Ipv4Net>, taken: &[IpNet]) -> Result<Ipv4Net, Fault> {
+pub(crate) fn range(wanted: Option<Ipv4Net>, taken: &[IpNet]) -> Result<Ipv4Net, Fault> {
     let overlapped =
         |range: &Ipv4Net| taken.iter().find(|other| netinfo::overlap(other, &IpNet::V4(*range)));
     if let Some(range) = wanted {
@@ -133,7 +194,7 @@ pub(crate) fn node_name(given: Option<&str>) -> Result<Label, Fault> {
             ))
         });
     }
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     from_host(host.trim()).ok_or_else(|| {
         Fault::operator("the machine's name cannot be the node's; choose one with --name NAME")
     })
@@ -167,6 +228,7 @@ mod tests {
             gateway: false,
             openvpn: false,
             layer: Layer::Ip,
+            subnets: BTreeSet::new(),
         };
         let founded = found(&paths, &choices).unwrap();
         let state = State::open(&paths).unwrap();

@@ -7,6 +7,8 @@
 mod admin_keys;
 mod directory;
 mod found;
+pub mod guest;
+mod import_tinc;
 mod join;
 mod join_streams;
 pub mod node;
@@ -29,6 +31,7 @@ pub use directory::{
     DirectoryChosen, DirectoryInit, InitOptions, init_directory, use_directory, use_file, use_hint,
 };
 pub use found::{Founded, NewMesh, found};
+pub use import_tinc::{Import, ImportOptions, ImportPlan, ImportedMember, ImportedToken};
 pub use join::{JoinOutcome, NewNode, Waiting, join};
 pub use paths::{DEFAULT_NAME, Paths};
 pub use phrase::WORDS;

@@ -3,12 +3,14 @@
 use std::fs;
 use std::io;
 use std::num::NonZeroU16;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use adit_mesh::session::MAX_CHANNELS;
 use adit_runtime::fault::{Fault, file_fault};
 use adit_runtime::metrics::Config as MetricsConfig;
 use adit_runtime::settings::checked_device;
+use ipnet::IpNet;
 use serde::Deserialize;
 
 use super::Paths;
@@ -55,6 +57,29 @@ pub struct Settings {
     pub max_age: Option<Duration>,
     /// Where metrics are served.
     pub metrics: Option<MetricsConfig>,
+    /// The tinc net in which this node is a guest.
+    pub tinc: Option<TincSettings>,
+}
+
+/// The tinc net in which a node is a guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TincSettings {
+    /// The name of the net, which is that of its directory.
+    pub net: String,
+    /// Its configuration directory.
+    pub directory: PathBuf,
+    /// The networks of the net that the mesh may reach.
+    pub networks: Vec<IpNet>,
+}
+
+/// The section `[tinc]` in its stored form.
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+struct RawTinc {
+    net: Option<String>,
+    directory: Option<PathBuf>,
+    #[serde(default)]
+    networks: Vec<IpNet>,
 }
 
 /// The file in its stored form.
@@ -74,6 +99,7 @@ struct Raw {
     openvpn_host: Option<String>,
     max_age: Option<String>,
     metrics: Option<MetricsConfig>,
+    tinc: Option<RawTinc>,
 }
 
 impl Settings {
@@ -105,8 +131,12 @@ impl Settings {
             let message = format!("{channels} channels: out of range; choose 1 to {MAX_CHANNELS}");
             return Err(wrong("channels", message));
         }
+        let forward = raw.forward.unwrap_or(true);
+        let tinc = raw.tinc.map(|tinc| tinc_settings(tinc, forward)).transpose();
+        let tinc = tinc.map_err(|(key, message)| wrong(key, message))?;
         Ok(Self {
             max_age,
+            tinc,
             metrics: raw.metrics,
             port: raw.port.unwrap_or(PORT),
             tcp_port: raw.tcp_port.unwrap_or(TCP_PORT),
@@ -115,7 +145,7 @@ impl Settings {
             channels: raw.channels,
             port_mapping: raw.port_mapping.unwrap_or(true),
             exit: raw.exit,
-            forward: raw.forward.unwrap_or(true),
+            forward,
             masquerade: raw.masquerade.unwrap_or(true),
             openvpn_port: raw.openvpn_port.map_or(OPENVPN_PORT, NonZeroU16::get),
             openvpn_host: raw.openvpn_host,
@@ -126,6 +156,49 @@ impl Settings {
     pub(crate) fn channels_of(&self, workers: u16) -> usize {
         self.channels.unwrap_or(usize::from(workers).min(MAX_CHANNELS))
     }
+}
+
+/// Checks the section `[tinc]`. An error has the key whose line is wrong.
+fn tinc_settings(raw: RawTinc, forward: bool) -> Result<TincSettings, (&'static str, String)> {
+    let RawTinc { net, directory, networks } = raw;
+    let (net, directory) = match (net, directory) {
+        (Some(net), None) => {
+            if net.is_empty() || net.contains('/') || net.starts_with('.') {
+                let message = format!("net = {net:?}: write the name of a folder in /etc/tinc");
+                return Err(("net", message));
+            }
+            let directory = Path::new("/etc/tinc").join(&net);
+            (net, directory)
+        }
+        (None, Some(directory)) => {
+            let name = directory.file_name().and_then(|name| name.to_str());
+            let name = name.filter(|name| directory.is_absolute() && !name.starts_with('.'));
+            let Some(name) = name.map(str::to_owned) else {
+                let message = "directory: write an absolute path, whose last part names the net";
+                return Err(("directory", message.into()));
+            };
+            (name, directory)
+        }
+        (Some(_), Some(_)) => {
+            return Err(("directory", "write either net or directory, not both".into()));
+        }
+        (None, None) => {
+            let message = "[tinc]: name the tinc net: net = \"office\" for /etc/tinc/office, or \
+                           directory = \"/path\"";
+            return Err(("[tinc]", message.into()));
+        }
+    };
+    if networks.is_empty() || networks.iter().any(|net| net.prefix_len() == 0) {
+        let message = "[tinc]: name the networks of the tinc net that the mesh may reach, such as \
+                       networks = [\"10.20.0.0/16\"]";
+        return Err(("networks", message.into()));
+    }
+    if !forward {
+        let message = "forward = false: a guest in a tinc net forwards: leave out one of the two";
+        return Err(("forward", message.into()));
+    }
+    let networks = networks.iter().map(IpNet::trunc).collect();
+    Ok(TincSettings { net, directory, networks })
 }
 
 /// Reads a time like `24h`.
@@ -174,6 +247,7 @@ mod tests {
             openvpn_host: None,
             max_age: None,
             metrics: None,
+            tinc: None,
         };
         assert_eq!(load(None).unwrap(), defaults);
         assert_eq!(load(Some("")).unwrap(), defaults);
@@ -198,6 +272,7 @@ mod tests {
             openvpn_host: Some("vpn.example.org".into()),
             max_age: Some(Duration::from_secs(86_400)),
             metrics: Some("127.0.0.1:9190".parse().unwrap()),
+            tinc: None,
         };
         assert_eq!(load(Some(text)).unwrap(), expected);
         let wrong = load(Some("port = 7\nprot = 8\n")).unwrap_err().to_string();
@@ -217,6 +292,37 @@ mod tests {
             assert!(wrong.contains("line 1") && wrong.contains("24h"), "{wrong}");
         }
         assert_eq!(load(Some("max-age = \"7d\"")).unwrap().max_age.unwrap().as_secs(), 604_800);
+    }
+
+    #[test]
+    fn a_guest_has_a_net_and_its_networks() {
+        let tinc = |text: &str| load(Some(&format!("port = 7\n[tinc]\n{text}\n")));
+        let expected = TincSettings {
+            net: "office".into(),
+            directory: "/etc/tinc/office".into(),
+            networks: vec!["10.20.0.0/16".parse().unwrap()],
+        };
+        let read = tinc("net = \"office\"\nnetworks = [\"10.20.1.0/16\"]").unwrap().tinc.unwrap();
+        assert_eq!(read, expected);
+        let read = tinc("directory = \"/srv/tinc\"\nnetworks = [\"fd00::/8\"]").unwrap();
+        assert_eq!(read.tinc.unwrap().net, "tinc");
+        let networks = "networks = [\"10.20.0.0/16\"]";
+        for (text, line, part) in [
+            ("networks = [\"10.20.0.0/16\"]", 2, "name the tinc net"),
+            ("net = \"office\"", 1, "name the networks"),
+            ("net = \"office\"\nnetworks = [\"0.0.0.0/0\"]", 4, "name the networks"),
+            (&format!("net = \"../x\"\n{networks}"), 3, "a folder in /etc/tinc"),
+            (&format!("directory = \"x\"\n{networks}"), 3, "absolute"),
+            (&format!("net = \"a\"\ndirectory = \"/x\"\n{networks}"), 4, "not both"),
+            (&format!("net = \"a\"\nmode = 1\n{networks}"), 4, "mode"),
+        ] {
+            let wrong = tinc(text).unwrap_err().to_string();
+            let line = format!("mesh.toml line {line}");
+            assert!(wrong.contains(&line) && wrong.contains(part), "{text}: {wrong}");
+        }
+        let text = format!("forward = false\n[tinc]\nnet = \"a\"\n{networks}\n");
+        let wrong = load(Some(&text)).unwrap_err().to_string();
+        assert!(wrong.contains("line 1") && wrong.contains("forward = false"), "{wrong}");
     }
 
     #[test]

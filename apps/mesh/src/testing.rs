@@ -1,5 +1,6 @@
 //! A mesh for tests.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use adit_engine::{Instant, UnixTime};
@@ -31,6 +32,7 @@ pub(crate) fn hub() -> NewMesh {
         gateway: false,
         openvpn: false,
         layer: Layer::Ip,
+        subnets: BTreeSet::new(),
     }
 }
 

@@ -4,6 +4,7 @@ pub(crate) mod admin;
 mod approval;
 mod directory;
 pub(crate) mod doctor;
+mod import_tinc;
 mod members;
 mod ping;
 pub(crate) mod policy;
@@ -60,6 +61,15 @@ with the one that this command or `adit mesh approve` shows.")]
 Only on the node that made the token, with `adit mesh invite --approve`. Compare
 the key first: the machine that joins shows its own.")]
     Approve(approval::Approve),
+
+    /// Make a mesh from the configuration directory of a tinc net, with a token for each other host
+    #[command(after_help = "Examples:
+  sudo adit mesh import-tinc /etc/tinc/office --dry-run
+  sudo adit mesh import-tinc /etc/tinc/office --tokens tokens
+
+This machine becomes the first member, and tinc's files stay as they are. The
+mesh runs at the same time as tinc until you stop tinc on all machines.")]
+    ImportTinc(import_tinc::ImportTinc),
 
     /// Show the other nodes: addresses, how each is reached, and its round trip
     #[command(after_help = "Example:
@@ -174,6 +184,7 @@ pub(crate) fn run(verb: Mesh) -> Result<ExitCode, Fault> {
         Mesh::Up(options) => options.run(),
         Mesh::Join(options) => options.run(),
         Mesh::Invite(options) => members::invite(&options),
+        Mesh::ImportTinc(options) => import_tinc::run(&options),
         Mesh::Peers(options) => show::peers(&options),
         Mesh::Path(options) => show::path(&options),
         Mesh::Approve(options) => approval::run(&options),

@@ -6,9 +6,12 @@ use std::process::ExitCode;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use adit_runtime::control::{MeshJoiner, MeshPath, MeshPeer, MeshReport, Request, Response};
+use adit_runtime::control::{
+    MeshJoiner, MeshPath, MeshPeer, MeshReport, MeshTinc, Request, Response,
+};
 use adit_runtime::fault::Fault;
 use clap::Args;
+use ipnet::IpNet;
 
 use super::{MeshSelector, unexpected};
 use crate::args::SortKey;
@@ -162,6 +165,9 @@ fn status_page(report: &MeshReport) -> String {
     if !rights.is_empty() {
         text.push_str(&format!("roles      {}\n", rights.join(", ")));
     }
+    if let Some(tinc) = &report.tinc {
+        text.push_str(&format!("tinc       {}\n", in_tinc(tinc)));
+    }
     if let Some(directory) = &report.directory {
         text.push_str(&format!("directory  {}\n", super::directory::line(directory)));
     }
@@ -172,6 +178,29 @@ fn status_page(report: &MeshReport) -> String {
     ));
     text.push_str(&waiting(report, "waiting    "));
     report.warnings.iter().for_each(|warning| text.push_str(&format!("warning    {warning}\n")));
+    text
+}
+
+/// Returns the line about the tinc net in which the node is a guest.
+fn in_tinc(tinc: &MeshTinc) -> String {
+    let list = |nets: &[IpNet]| nets.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let Some(node) = &tinc.node else {
+        let state = if tinc.problem.is_some() { "no connection" } else { "starting" };
+        return format!("guest in {}: {state}", tinc.net);
+    };
+    let nodes = count(tinc.reachable, "other node");
+    let mut text = format!("guest in {} as {node}; {nodes}", tinc.net);
+    for (what, nets) in [("reaches", &tinc.reached), ("announces", &tinc.announced)] {
+        if !nets.is_empty() {
+            text.push_str(&format!("\n           {what} {}", list(nets)));
+        }
+    }
+    if !tinc.guests.is_empty() {
+        text.push_str(&format!("\n           with other guests: {}", tinc.guests.join(", ")));
+    }
+    if tinc.left_out > 0 {
+        text.push_str(&format!("\n           without {}", count(tinc.left_out, "further network")));
+    }
     text
 }
 
@@ -382,6 +411,29 @@ mod tests {
              waiting    new for 9 s: adit mesh approve new\n\
              warning    something\n"
         );
+    }
+
+    #[test]
+    fn the_status_page_shows_the_tinc_net_of_a_guest() {
+        let nets = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
+        let mut tinc = MeshTinc { net: "office".into(), ..MeshTinc::default() };
+        assert_eq!(in_tinc(&tinc), "guest in office: starting");
+        tinc.problem = Some("why".into());
+        assert_eq!(in_tinc(&tinc), "guest in office: no connection");
+        let tinc = MeshTinc {
+            node: Some("gate".into()),
+            reachable: 1,
+            reached: nets(&["10.20.3.0/24"]),
+            announced: nets(&["100.87.0.0/16", "fd00::/64"]),
+            guests: vec!["gate2".into()],
+            left_out: 2,
+            ..tinc
+        };
+        let page = status_page(&MeshReport { tinc: Some(tinc), ..MeshReport::default() });
+        let lines = "tinc       guest in office as gate; 1 other node\n           reaches 10.20.3.0/24\n           \
+                     announces 100.87.0.0/16, fd00::/64\n           with other guests: gate2\n           \
+                     without 2 further networks\n";
+        assert!(page.contains(lines), "{page}");
     }
 
     #[test]

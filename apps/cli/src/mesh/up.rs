@@ -1,5 +1,6 @@
 //! `adit mesh up` and `adit mesh join`.
 
+use std::collections::BTreeSet;
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -118,6 +119,7 @@ impl Running {
             metrics: self.serve.metrics.clone(),
             verbose: self.verbose,
             invite,
+            has_tinc: cfg!(feature = "tinc"),
         }
     }
 }
@@ -133,6 +135,7 @@ impl Up {
                 gateway: self.gateway,
                 openvpn: self.openvpn_gateway,
                 layer: if self.tap { Layer::Ethernet } else { Layer::Ip },
+                subnets: BTreeSet::new(),
             };
             found(&paths, &choices)?;
         } else if let Some(option) = self.of_a_new_mesh() {

@@ -90,6 +90,11 @@ fn of_interfaces() -> Vec<(String, IpAddr)> {
     addresses.collect()
 }
 
+/// Returns the addresses of this machine that other machines can use, except those of a device and of tunnels.
+pub(crate) fn usable_addresses(except: &str) -> Vec<IpAddr> {
+    usable(of_interfaces(), except)
+}
+
 /// Returns the addresses that other machines can use, except those of a device and of tunnels.
 fn usable(all: Vec<(String, IpAddr)>, except: &str) -> Vec<IpAddr> {
     let is_usable = |ip: IpAddr| adit_mesh::path::is_usable(SocketAddr::new(ip, 1));

@@ -137,8 +137,13 @@ impl Forwarding {
         }
         let roster = Roster::evaluate(&changes);
         let member = roster.member(&self.own).ok_or("plan: the node is not a member")?;
-        if let Some(net) = forward.networks.iter().find(|net| !member.subnets.contains(*net)) {
+        // A guest forwards parts of its networks.
+        let is_behind = |net: &IpNet| member.subnets.iter().any(|own| own.contains(net));
+        if let Some(net) = forward.networks.iter().find(|net| !is_behind(net)) {
             return Err(format!("plan: the roster has no network {net} behind this node"));
+        }
+        if forward.untranslated.iter().any(|net| !forward.networks.contains(net)) {
+            return Err("plan: packets to a network that is not forwarded keep their source".into());
         }
         if forward.internet && !member.gateway {
             return Err("plan: the roster does not make this node a gateway".into());
@@ -242,6 +247,8 @@ mod tests {
         });
         assert_eq!(permits(&forwarding, &["192.168.7.0/24"], false), Ok(()));
         assert!(permits(&forwarding, &["192.168.0.0/16"], false).is_err(), "a larger network");
+        assert_eq!(permits(&forwarding, &["192.168.7.8/29"], false), Ok(()), "a part of it");
+        assert_eq!(permits(&forwarding, &["192.168.7.0/24"], false), Ok(()));
         assert!(permits(&forwarding, &["192.168.7.0/24"], true).is_err(), "no gateway");
         describe(&paths, None, |node| node.gateway = true);
         assert_eq!(permits(&forwarding, &["192.168.7.0/24"], true), Ok(()));
@@ -326,6 +333,7 @@ mod tests {
             openvpn_host: None,
             max_age: None,
             metrics: None,
+            tinc: None,
         };
         let bare = without_addresses(&settings, Layer::Ip);
         let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,6 @@
 //! The addresses and routes of a node on this machine.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use adit_mesh::roster::{Changes, Label, Layer, Member, Roster, ipv6_net};
@@ -11,14 +12,17 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::names;
 use crate::Settings;
+use crate::guest::exchange::is_of_tinc;
 
 /// Returns the plan for the node with this key: its addresses, with the mesh's prefixes, and routes to the networks behind other members.
+/// `reached` are the subnets of the tinc net in which it is a guest.
 pub(super) fn plan(
     settings: &Settings,
     roster: &Roster,
     own: &KeyHash,
     changes: &Changes,
     conflict: Option<&Conflict>,
+    reached: &BTreeSet<IpNet>,
 ) -> HostPlan {
     let layer = changes.genesis().layer;
     let bare = without_addresses(settings, layer);
@@ -51,8 +55,13 @@ pub(super) fn plan(
         return plan;
     }
     let masquerade = plan.addresses.iter().map(IpNet::trunc).filter(|_| settings.masquerade);
+    let of_tinc =
+        |net: &IpNet| settings.tinc.as_ref().is_some_and(|tinc| is_of_tinc(&tinc.networks, net));
+    let own = member.subnets.iter().filter(|net| net.prefix_len() > 0 && !of_tinc(net));
     let forward = Forward {
-        networks: member.subnets.iter().filter(|net| net.prefix_len() > 0).copied().collect(),
+        networks: own.chain(reached).copied().collect(),
+        // The tinc net has routes to the mesh.
+        untranslated: reached.iter().copied().collect(),
         internet: member.gateway && layer == Layer::Ip,
         masquerade: masquerade.collect(),
     };
@@ -157,7 +166,8 @@ mod tests {
 
     use super::*;
     use crate::state::State;
-    use crate::testing::{found_layer, found_mesh};
+    use crate::testing::{found_layer, found_mesh, hub};
+    use crate::{NewMesh, Paths, found};
 
     #[test]
     fn the_first_node_has_its_addresses_and_no_routes() {
@@ -168,8 +178,9 @@ mod tests {
         let settings = Settings::load(&paths).unwrap();
         let own = state.key.public_hash();
         let roster = Roster::evaluate(&state.changes);
-        let of =
-            |conflict: Option<&Conflict>| plan(&settings, &roster, &own, &state.changes, conflict);
+        let of = |conflict: Option<&Conflict>| {
+            plan(&settings, &roster, &own, &state.changes, conflict, &BTreeSet::new())
+        };
         let with_conflict = {
             let net = |text: &str| text.parse::<IpNet>().unwrap();
             assert_eq!(
@@ -207,7 +218,8 @@ mod tests {
             state.changes.insert(change).unwrap();
             let roster = Roster::evaluate(&state.changes);
             let of = |conflict: Option<&Conflict>| {
-                let plan = plan(&settings, &roster, &own, &state.changes, conflict);
+                let plan =
+                    plan(&settings, &roster, &own, &state.changes, conflict, &BTreeSet::new());
                 let via = plan.routes.iter().map(|route| (route.net.to_string(), route.via));
                 (plan.device.is_ethernet(), via.collect::<Vec<_>>())
             };
@@ -227,5 +239,34 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_guest_forwards_only_what_the_tinc_net_has_and_keeps_its_addresses() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths::new(Some(dir.path()), "home").unwrap();
+        let nets = |texts: &[&str]| -> BTreeSet<IpNet> {
+            texts.iter().map(|text| text.parse().unwrap()).collect()
+        };
+        let subnets = nets(&["10.20.0.0/16", "192.168.7.0/24"]);
+        found(&paths, &NewMesh { subnets, ..hub() }).unwrap();
+        std::fs::write(
+            paths.settings_file(),
+            "[tinc]\nnet = \"office\"\nnetworks = [\"10.20.0.0/16\"]\n",
+        )
+        .unwrap();
+        let (state, settings) = (State::open(&paths).unwrap(), Settings::load(&paths).unwrap());
+        let roster = Roster::evaluate(&state.changes);
+        let own = state.key.public_hash();
+        let forward = |reached: &[&str]| {
+            let reached = nets(reached);
+            let plan = plan(&settings, &roster, &own, &state.changes, None, &reached);
+            let forward = plan.forward.unwrap();
+            let networks: BTreeSet<IpNet> = forward.networks.into_iter().collect();
+            (networks, forward.untranslated.into_iter().collect::<BTreeSet<_>>())
+        };
+        assert_eq!(forward(&[]), (nets(&["192.168.7.0/24"]), nets(&[])));
+        let both = nets(&["192.168.7.0/24", "10.20.3.0/24"]);
+        assert_eq!(forward(&["10.20.3.0/24"]), (both, nets(&["10.20.3.0/24"])));
     }
 }

@@ -7,6 +7,7 @@ mod channels;
 mod directory;
 mod ethernet;
 mod events;
+mod guest;
 mod helper_duty;
 mod host_plan;
 mod memory_release;
@@ -20,6 +21,7 @@ mod start;
 mod store;
 mod streams;
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
@@ -42,9 +44,11 @@ use adit_runtime::plane_backend::{PlaneBackend, fill_totals};
 use adit_runtime::{log, say};
 
 use self::addresses::OwnAddresses;
+pub(crate) use self::addresses::usable_addresses;
 use self::apps::AppServer;
 use self::directory::{DirectoryEvent, NodeDirectory, next_event};
 use self::events::host_event;
+use self::guest::{TincGuest, next_state};
 pub use self::helper_duty::MESH;
 use self::host_plan::Conflict;
 use self::memory_release::MemoryRelease;
@@ -55,6 +59,7 @@ use self::rates::Rates;
 pub use self::start::{OnUp, UpOptions, UpReport, up};
 use self::store::Store;
 use super::admin_keys::AdminKeys;
+use super::guest::GuestState;
 use super::port_mapping::PortMapping;
 use super::{Settings, short};
 
@@ -67,6 +72,8 @@ struct Running {
     host: HostHandle,
     addresses: OwnAddresses,
     directory: Option<NodeDirectory>,
+    /// The tinc net in which this node is a guest.
+    tinc: Option<TincGuest>,
     port_mapping: Option<PortMapping>,
     /// The port mapping's addresses, as last passed to the node.
     mapped: Vec<SocketAddr>,
@@ -107,6 +114,7 @@ struct Running {
 enum Wake {
     Host(HostEvent),
     Directory(DirectoryEvent),
+    Tinc(GuestState),
     Driver(Event<NodeEvent>),
 }
 impl Instance for Running {
@@ -122,6 +130,7 @@ impl Instance for Running {
             biased;
             event = self.host.event() => event.map(Wake::Host),
             event = next_event(&mut self.directory) => Ok(Wake::Directory(event)),
+            state = next_state(&mut self.tinc) => Ok(Wake::Tinc(state)),
             event = self.driver.next() => event.map(Wake::Driver),
         }
     }
@@ -135,6 +144,10 @@ impl Instance for Running {
             }
             Wake::Directory(event) => {
                 self.directory_event(event);
+                self.driver.perform()
+            }
+            Wake::Tinc(state) => {
+                self.tinc_changed(state).await;
                 self.driver.perform()
             }
         };
@@ -228,6 +241,8 @@ impl Running {
     }
     /// Sets this machine's addresses and routes again.
     async fn roster_changed(&mut self) {
+        self.announce_to_tinc();
+        let none = BTreeSet::new();
         let node = self.driver.engine();
         let mut plan = host_plan::plan(
             &self.settings,
@@ -235,6 +250,7 @@ impl Running {
             &node.key_hash(),
             node.changes(),
             self.conflict.as_ref(),
+            self.tinc.as_ref().map_or(&none, TincGuest::reached),
         );
         if let Some(names) = &self.names {
             let has_ipv4 = self.conflict.is_none();
@@ -319,6 +335,9 @@ impl Running {
         // Let the data plane's threads send the last packets.
         tokio::time::sleep(Duration::from_millis(50)).await;
         drop(self.driver);
+        if let Some(tinc) = self.tinc {
+            tinc.end();
+        }
         if let Some(port_mapping) = self.port_mapping {
             port_mapping.release().await;
         }

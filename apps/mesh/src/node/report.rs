@@ -39,6 +39,7 @@ impl Running {
             exit: self.settings.exit.clone(),
             relayed_bytes: node.counters().relay.forwarded,
             directory: self.directory_report(),
+            tinc: self.tinc_report(),
             waiting: self.joiners(),
             peers,
             warnings: self.warnings(),
@@ -140,7 +141,7 @@ impl Running {
         let own = policy.into_iter().chain(conflict).chain(exit).chain(apps);
         let members = self.trust_problems().into_iter().chain(self.floods());
         let warnings = warnings.chain(expiring).chain(own).chain(members);
-        warnings.chain(self.directory_warnings()).collect()
+        warnings.chain(self.directory_warnings()).chain(self.tinc_warnings()).collect()
     }
 
     /// Names the peers that are stale, or have no routes because of `max-age`.

@@ -1,5 +1,6 @@
 //! The start of a node: its files, its place on this machine, and its data plane.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU16;
 use std::path::Path;
@@ -34,6 +35,7 @@ use super::addresses::OwnAddresses;
 use super::apps::AppServer;
 use super::directory::NodeDirectory;
 use super::ethernet;
+use super::guest::{self, TincGuest};
 use super::helper_duty::{MESH, MeshDuty};
 use super::host_plan::{self, Conflict};
 use super::memory_release::MemoryRelease;
@@ -45,6 +47,7 @@ use super::store::Store;
 use super::{RETRY, Running};
 use crate::admin_keys::AdminKeys;
 use crate::directory::DirectoryConfig;
+use crate::guest::GuestProcess;
 use crate::port_mapping::PortMapping;
 use crate::reach::Reach;
 use crate::roster_file::RosterFile;
@@ -68,6 +71,8 @@ pub struct UpOptions {
     pub verbose: u8,
     /// An invitation for the next machine, to be created once the node runs.
     pub invite: Option<MeshInvitation>,
+    /// Whether this build of adit has a daemon of tinc.
+    pub has_tinc: bool,
 }
 
 /// The information about a running node.
@@ -107,6 +112,9 @@ fn start(paths: &Paths, options: &UpOptions, on_up: OnUp<'_>) -> Result<(), Faul
     settings.metrics = options.metrics.clone().or(settings.metrics);
     let state = State::open(paths)?;
     ethernet::check_settings(&settings, &state.changes)?;
+    if settings.tinc.is_some() {
+        guest::check(state.changes.genesis().layer, options.has_tinc)?;
+    }
     let directory = DirectoryConfig::load(paths)?;
     paths.create()?;
     let duty = MeshDuty {
@@ -119,11 +127,13 @@ fn start(paths: &Paths, options: &UpOptions, on_up: OnUp<'_>) -> Result<(), Faul
     };
     // The helper ends last, when everything is undone.
     let helper = helper::start(&MESH, &duty, &[])?;
+    let guest = settings.tinc.as_ref();
+    let guest = guest.map(|tinc| GuestProcess::start(tinc, paths, options.verbose)).transpose()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Fault::environment(format!("cannot start: {error}")))?;
-    let start = Start { paths, options, settings, directory, is_helped: helper.is_some() };
+    let start = Start { paths, options, settings, directory, guest, is_helped: helper.is_some() };
     LocalSet::new().block_on(&runtime, start.serve(state, on_up))
 }
 
@@ -162,6 +172,7 @@ struct Start<'a> {
     options: &'a UpOptions,
     settings: Settings,
     directory: Option<DirectoryConfig>,
+    guest: Option<GuestProcess>,
     /// Whether a helper performs privileged operations.
     is_helped: bool,
 }
@@ -183,6 +194,7 @@ impl Start<'_> {
         running.watch_addresses();
         running.set_exit();
         running.update_apps();
+        running.announce_to_tinc();
         let token = match &options.invite {
             Some(invitation) => Some(running.invite(invitation)?.token),
             None => None,
@@ -199,7 +211,7 @@ impl Start<'_> {
 
     /// Prepares this machine, drops the privileges, and starts the data plane.
     async fn run(self, state: State, workers: u16) -> Result<Running, Fault> {
-        let Self { paths, options, settings, directory, is_helped } = self;
+        let Self { paths, options, settings, directory, guest, is_helped } = self;
         let conflict =
             Conflict::find(&state.changes, &netinfo::local_networks_except(&settings.device));
         conflict.iter().for_each(|conflict| tracing::warn!("{conflict}"));
@@ -232,6 +244,7 @@ impl Start<'_> {
             &node.key_hash(),
             node.changes(),
             conflict.as_ref(),
+            &BTreeSet::new(),
         );
         let mut refused = notes(host.apply(&plan).await?);
         let zone = names::zone(node.roster(), node.changes(), conflict.is_none());
@@ -251,12 +264,15 @@ impl Start<'_> {
         let backend = PlaneBackend::new(plane, upcalls, StreamOptions::default());
         let driver = Driver::new(node, backend, sockets, Arc::new(CertificateOnly))?;
         let directory = NodeDirectory::start(directory, driver.engine())?;
+        let tinc = settings.tinc.clone().zip(guest);
+        let tinc = tinc.map(|(settings, guest)| TincGuest::new(settings, guest)).transpose()?;
         let port_mapping = NonZeroU16::new(port).filter(|_| settings.port_mapping);
         Ok(Running {
             driver,
             host,
             addresses: OwnAddresses::new(port, settings.device.clone()),
             directory,
+            tinc,
             port_mapping: port_mapping.map(PortMapping::start),
             mapped: Vec::new(),
             store: Store::new(paths, roster, reach),

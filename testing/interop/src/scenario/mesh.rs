@@ -9,7 +9,9 @@ mod chaos;
 mod demo;
 mod directory;
 mod gateway;
+mod guest;
 mod hundred;
+mod import_tinc;
 mod nat_matrix;
 mod no_udp;
 mod policy;
@@ -57,6 +59,8 @@ const SCENARIOS: &[(&str, ScenarioFn)] = &[
     ("directory", directory::directory),
     ("directory-withholds", directory::withholds),
     ("directory-tls", directory::tls),
+    ("tinc-guest", guest::guest),
+    ("import-tinc", import_tinc::import_tinc),
     ("demo", demo::demo),
 ];
 
