@@ -280,10 +280,7 @@ impl Node {
     ) -> Result<(), CloseReason> {
         match unit {
             Unit::Identification => self.identified(id, record, input),
-            Unit::Established => {
-                self.send_ack(id);
-                Ok(())
-            }
+            Unit::Established => self.established(id),
             Unit::Record => self.record_received(id, record),
             Unit::Relayed => {
                 self.relayed_packet(id, record);

@@ -59,7 +59,37 @@ impl Node {
         Ok(())
     }
 
-    pub(super) fn send_ack(&mut self, id: ConnectionId) {
+    /// The session of a connection is established: sends the ACK, unless another connection with the same node remains.
+    ///
+    /// If two nodes connect to each other at once, each would keep the connection whose ACK came last. These are different ones, so both would
+    /// end. The one that the node with the greater name opened remains: the other one gets no ACK, so tinc, which has no such rule, keeps the
+    /// same.
+    pub(super) fn established(&mut self, id: ConnectionId) -> Result<(), CloseReason> {
+        let Some(connection) = self.connections.get(&id) else { return Ok(()) };
+        let Some(meta) = connection.meta() else { return Ok(()) };
+        let dialled = connection.dialled.is_some();
+        let remains = dialled == (self.own > meta.node);
+        let (now, timeout) = (self.now, self.config.ping_timeout);
+        let rivals = self.connections.iter().filter(|(other, it)| {
+            **other != id
+                && it.dialled.is_some() != dialled
+                && it.is_authenticated()
+                && it.meta().is_some_and(|theirs| theirs.node == meta.node)
+                && now.since(it.started) < timeout
+        });
+        let rivals: Vec<(ConnectionId, bool)> =
+            rivals.map(|(id, it)| (*id, it.is_active())).collect();
+        if !rivals.is_empty() && !remains {
+            return Err(CloseReason::Simultaneous);
+        }
+        for (rival, _) in rivals.into_iter().filter(|(_, active)| !active) {
+            self.close(rival, CloseReason::Simultaneous);
+        }
+        self.send_ack(id);
+        Ok(())
+    }
+
+    fn send_ack(&mut self, id: ConnectionId) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let elapsed = self.now.since(connection.identified).as_millis();
         let elapsed = i32::try_from(elapsed).unwrap_or(i32::MAX);

@@ -262,6 +262,9 @@ pub enum CloseReason {
     /// The peer connected a second time.
     #[error("a newer connection with the same node replaced it")]
     Replaced,
+    /// Both nodes connected at the same time, and the other connection remains.
+    #[error("both nodes connected at once, and the other connection remains")]
+    Simultaneous,
     /// The peer asked for it.
     #[error("the peer asked to close the connection")]
     TermReq,

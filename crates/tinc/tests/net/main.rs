@@ -116,6 +116,17 @@ fn two_nodes_that_start_at_once_find_each_other() {
     }
 }
 
+/// Section 5.7: nodes that connect to each other at once keep one connection, and dial no second time.
+#[test]
+fn of_two_connections_at_once_one_remains() {
+    for seed in seeds(20) {
+        let mut world = World::new(seed, &[vec![1], vec![0]], &Impairment::default());
+        world.run(secs(4));
+        let neighbours = [0, 1].map(|host: usize| world.hosts[host].node.neighbours().count());
+        assert_eq!((world.dials, neighbours), (2, [1, 1]), "seed {seed}");
+    }
+}
+
 /// Sections 10.3 and 11: two nodes without a direct connection find a direct UDP path.
 #[test]
 fn nodes_without_a_connection_reach_each_other_directly_by_udp() {

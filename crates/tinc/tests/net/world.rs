@@ -33,6 +33,8 @@ pub(crate) struct World {
     auto_connect: bool,
     /// The number of blocks of bytes that were sent by TCP.
     pub(crate) sends: u64,
+    /// The number of connections that were opened.
+    pub(crate) dials: u64,
 }
 
 /// A machine with a node.
@@ -97,6 +99,7 @@ impl World {
             no_udp: BTreeSet::new(),
             auto_connect: connect_to.iter().all(Vec::is_empty),
             sends: 0,
+            dials: 0,
         };
         for (host, targets) in connect_to.iter().enumerate() {
             let node = world.create(host, targets, connect_to.len());
@@ -260,6 +263,7 @@ impl World {
         while let Some(output) = self.hosts[host].node.pop() {
             match output {
                 Output::Dial { connection, address: to } => {
+                    self.dials += 1;
                     let delay =
                         host_at(to).map_or(Duration::ZERO, |other| Self::delay(host, other));
                     self.schedule(delay, Action::Dial(host, connection, to));

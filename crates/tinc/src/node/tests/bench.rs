@@ -230,7 +230,8 @@ impl Bench {
         }
     }
 
-    fn raw(&mut self, id: ConnectionId) -> Vec<u8> {
+    /// Returns the bytes that the node sends on a connection.
+    pub(super) fn raw(&mut self, id: ConnectionId) -> Vec<u8> {
         let mut all = Vec::new();
         while let Some(output) = self.node.pop() {
             match output {

@@ -8,6 +8,7 @@ use crate::config::{Address, HostConfig};
 use crate::legacy::VersionError;
 use crate::meta::MessageError;
 use crate::node::{CloseReason, ConnectionId, Event, Node, Output};
+use crate::sptps::{Params, Received, Role, Stream, meta_label};
 
 fn local() -> SocketAddr {
     SocketAddr::from(([192, 0, 2, 1], 655))
@@ -254,6 +255,79 @@ fn a_second_connection_replaces_the_first() {
     let lines = bench.take("carol");
     assert!(lines.iter().all(|line| !line.starts_with("13 R alice bob")), "{lines:?}");
     assert!(lines.iter().any(|line| line.starts_with("12 R alice bob")));
+}
+
+/// Creates a node that dials another one, which connects at the same time. Returns both connections, up to the node's ACK on the second one.
+fn connected_at_once(who: &str) -> (Bench, ConnectionId, ConnectionId) {
+    let mut bench = Bench::with(|config| {
+        config.server.connect_to = vec![name(who)];
+        let host = config.hosts.get_mut(&name(who)).unwrap();
+        host.addresses = vec![Address { host: "198.51.100.7".to_owned(), port: None }];
+    });
+    bench.node.tick(bench.now);
+    let dialled = std::iter::from_fn(|| bench.node.pop()).find_map(|output| match output {
+        Output::Dial { connection, .. } => Some(connection),
+        _ => None,
+    });
+    let accepted = bench.handshake(who);
+    assert!(bench.take(who).iter().any(|line| line.starts_with("4 655")));
+    (bench, dialled.expect("a dial"), accepted)
+}
+
+/// Answers a connection that the node opened. Returns whether its ACK came.
+fn answer(bench: &mut Bench, id: ConnectionId, who: &str) -> bool {
+    let params = Params {
+        role: Role::Responder,
+        key: key(who),
+        peer: key("alice").public(),
+        label: meta_label("alice", who),
+    };
+    bench.node.connected(bench.now, id, local());
+    assert_eq!(bench.raw(id), b"0 alice 17.7\n");
+    let mut out = format!("0 {who} 17.7\n").into_bytes();
+    let mut stream = Stream::start(params, &mut bench.random, &mut out);
+    while !out.is_empty() {
+        bench.node.receive(bench.now, id, &std::mem::take(&mut out));
+        let bytes = bench.raw(id);
+        let mut input = &bytes[..];
+        while let Some(received) = stream.receive(&mut input, &mut bench.random, &mut out).unwrap()
+        {
+            if matches!(received, Received::Record(_, line) if line.starts_with(b"4 655")) {
+                return true;
+            }
+        }
+    }
+    false
+}
+
+/// Section 5.7: of two connections that were opened at once, that of the node with the greater name remains. The other one gets no ACK.
+#[test]
+fn of_two_connections_at_once_that_of_the_greater_name_remains() {
+    let (mut bench, dialled, accepted) = connected_at_once("bob");
+    assert!(!answer(&mut bench, dialled, "bob"));
+    assert!(!bench.is_open(dialled) && bench.is_open(accepted));
+    assert_eq!(bench.close_reason(), Some(CloseReason::Simultaneous));
+    let (mut bench, dialled, accepted) = connected_at_once("aaron");
+    assert!(answer(&mut bench, dialled, "aaron"));
+    assert!(bench.is_open(dialled) && !bench.is_open(accepted));
+}
+
+/// A node that lost the older connection without a sign of it connects again: its newer connection counts, of whichever side the older one is.
+#[test]
+fn connections_at_different_times_are_not_simultaneous() {
+    let (mut bench, dialled, accepted) = connected_at_once("bob");
+    bench.say("bob", ACK);
+    assert!(!bench.is_open(dialled) && bench.is_open(accepted), "the attempt ends");
+    let mut bench = Bench::new();
+    let first = bench.join("bob");
+    let second = bench.join("bob");
+    assert!(!bench.is_open(first) && bench.is_open(second), "both are the other node's");
+    let (mut bench, dialled, _) = connected_at_once("aaron");
+    assert!(answer(&mut bench, dialled, "aaron"));
+    bench.now = bench.now + Duration::from_secs(5);
+    let later = bench.handshake("aaron");
+    bench.say("aaron", ACK);
+    assert!(bench.is_open(later), "the first one is five seconds old");
 }
 
 /// Section 5.8: losing a neighbour floods both of its edges.
