@@ -79,6 +79,9 @@ impl Instance for Running {
     }
 
     async fn next(&mut self) -> Result<Event, Fault> {
+        if self.streams.has_waiting() {
+            tokio::task::yield_now().await;
+        }
         let wait = self.node.deadline().since(now());
         Ok(tokio::select! {
             ready = self.data.ready() => Event::Packets(ready),
@@ -93,6 +96,8 @@ impl Instance for Running {
 
     async fn handle(&mut self, event: Event) -> Result<Option<EndReason<Infallible>>, Fault> {
         let now = now();
+        // Otherwise the node would drop packets for a queue that is empty by now.
+        self.streams.report_backlog(|id, bytes| self.node.set_backlog(id, bytes));
         match event {
             Event::Packets(ready) => self.data.read(ready, &mut self.node, now),
             Event::Stream(event) => self.stream(event, now),

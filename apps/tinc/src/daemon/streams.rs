@@ -3,7 +3,7 @@
 //! Each connection has a task that reads and one that writes. Readers wait when the loop does not keep up: the channel to it is bounded. What
 //! waits to be written is bounded by the node, which closes a connection whose peer does not read.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -78,6 +78,8 @@ struct Open {
 /// The connections.
 pub(super) struct Streams {
     open: HashMap<ConnectionId, Open>,
+    /// The connections on which bytes waited when they were last looked at.
+    waiting: BTreeSet<ConnectionId>,
     options: DialOptions,
     events: (mpsc::Sender<StreamEvent>, mpsc::Receiver<StreamEvent>),
     in_tarpit: Arc<AtomicUsize>,
@@ -86,7 +88,13 @@ pub(super) struct Streams {
 impl Streams {
     pub(super) fn new(options: DialOptions) -> Self {
         let events = mpsc::channel(WAITING);
-        Self { open: HashMap::new(), options, events, in_tarpit: Arc::default() }
+        Self {
+            open: HashMap::new(),
+            waiting: BTreeSet::new(),
+            options,
+            events,
+            in_tarpit: Arc::default(),
+        }
     }
 
     /// Waits for the next event. Cancel-safe.
@@ -151,7 +159,23 @@ impl Streams {
         let waiting = backlog.fetch_add(bytes.len(), Relaxed).saturating_add(bytes.len());
         // If the writer has ended, so does the reader.
         let _ = writer.send(bytes);
+        self.waiting.insert(id);
         waiting
+    }
+
+    /// Returns whether bytes waited when the connections were last looked at. Their writers are other tasks, which need a turn.
+    pub(super) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Reports the number of bytes that wait on each connection on which some did.
+    pub(super) fn report_backlog(&mut self, mut report: impl FnMut(ConnectionId, usize)) {
+        let open = &self.open;
+        self.waiting.retain(|id| {
+            let bytes = open.get(id).map_or(0, |open| open.backlog.load(Relaxed));
+            report(*id, bytes);
+            bytes > 0
+        });
     }
 
     /// Ends a connection, after what waits has been sent.
