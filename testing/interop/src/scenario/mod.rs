@@ -365,6 +365,7 @@ pub fn all(adit: &Program, openvpn: &Program) -> Vec<Test> {
     for (name, scenario) in tinc::SCENARIOS.iter().chain(tinc_join::SCENARIOS) {
         tests.push(test(format!("tinc/{name}"), adit, adit, *scenario));
     }
+    tests.extend(tinc::matrix(adit));
     for (name, scenario) in faults::SCENARIOS {
         tests.push(test(format!("fault/{name}"), adit, adit, *scenario));
     }
@@ -379,7 +380,10 @@ pub fn long(adit: &Program) -> Vec<Test> {
         .map(|(name, scenario)| test(format!("long/postgres/{name}"), adit, adit, *scenario));
     let mesh = mesh::long()
         .map(|(name, scenario)| test(format!("long/mesh/{name}"), adit, adit, *scenario));
-    postgres.chain(mesh).collect()
+    let tinc = tinc::LONG
+        .iter()
+        .map(|(name, scenario)| test(format!("long/tinc/{name}"), adit, adit, *scenario));
+    postgres.chain(mesh).chain(tinc).collect()
 }
 
 /// Returns the tests of features that only openvpn 2.7 has, or 2.5 still has, with that version in openvpn's place.

@@ -19,17 +19,21 @@ use adit_tinc::sptps::{
     Datagram, Event, Params, Received, Role, Stream, WindowSize, data_label, meta_label,
 };
 
-use super::{Scenario, ScenarioFn};
+use super::{Scenario, ScenarioFn, Test};
 use crate::failure::{Context, Result, ensure};
 use crate::net::Namespace;
-use crate::peer::in_root;
+use crate::peer::{Program, in_root};
 use crate::process::{Daemon, output};
 use crate::skip::skip;
 use crate::wait::until;
 
+mod bed;
+mod churn;
 mod commands;
 mod daemon;
 mod desk;
+mod matrix;
+mod nets;
 
 pub(super) const SCENARIOS: &[(&str, ScenarioFn)] = &[
     ("commands", commands::commands),
@@ -37,7 +41,19 @@ pub(super) const SCENARIOS: &[(&str, ScenarioFn)] = &[
     ("followers", desk::followers),
     ("neighbour", neighbour),
     ("start", desk::start),
+    ("six-mixed-nodes", nets::six),
+    ("start-at-once", nets::start_at_once),
+    ("name-twice", nets::name_twice),
 ];
+
+/// The scenarios that take minutes.
+pub(super) const LONG: &[(&str, ScenarioFn)] =
+    &[("start-at-once", nets::start_at_once_often), ("sixty-nodes", churn::sixty)];
+
+/// Returns the tests of pairs of adit and tinc.
+pub(super) fn matrix(adit: &Program) -> impl Iterator<Item = Test> {
+    matrix::tests(adit)
+}
 
 pub(super) const SOON: Duration = Duration::from_secs(20);
 
