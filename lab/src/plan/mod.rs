@@ -21,7 +21,7 @@ use crate::record::Point;
 use crate::subject::Subject;
 
 /// The built-in plans: name and text.
-pub const PRESETS: [(&str, &str); 14] = [
+pub const PRESETS: [(&str, &str); 15] = [
     ("smoke", include_str!("../../plans/smoke.toml")),
     ("standard", include_str!("../../plans/standard.toml")),
     ("full", include_str!("../../plans/full.toml")),
@@ -30,6 +30,7 @@ pub const PRESETS: [(&str, &str); 14] = [
     ("hostile-smoke", include_str!("../../plans/hostile-smoke.toml")),
     ("bridge", include_str!("../../plans/bridge.toml")),
     ("mesh", include_str!("../../plans/mesh.toml")),
+    ("tinc", include_str!("../../plans/tinc.toml")),
     ("workers", include_str!("../../plans/workers.toml")),
     ("management", include_str!("../../plans/management.toml")),
     ("rules", include_str!("../../plans/rules.toml")),

@@ -7,6 +7,7 @@ use super::control::{self, ControlSpec};
 use super::overload::{self, OverloadSpec};
 use super::processes;
 use super::runner::Runner;
+use super::tinc_control;
 use crate::plan::{Clientele, Settings, Storm};
 use crate::record::Measurement;
 use crate::subject::Subject;
@@ -86,6 +87,9 @@ pub(super) fn control(
     settings: &Settings,
     subject: &Subject,
 ) -> Result<Measurement> {
+    if let Subject::Tinc(_) = subject {
+        return tinc_control::run(runner, settings, subject);
+    }
     let testbed = runner.testbed(&Settings { clients: 1, ..settings.clone() })?;
     let window = Window { warmup: settings.warmup, length: settings.length };
     let spec = ControlSpec { window, ..ControlSpec::of(settings.rate.into()) };

@@ -19,6 +19,7 @@ mod relay;
 mod runner;
 mod soak;
 mod throughput;
+mod tinc_control;
 mod trial_run;
 mod udp;
 mod volume;

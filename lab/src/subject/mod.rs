@@ -54,7 +54,7 @@ pub enum Subject {
     Wired(Joint),
     /// Two or more hosts that can reach only a database.
     Database(Scheme),
-    /// tinc.
+    /// tinc, and adit in its place.
     Tinc(Tinc),
     /// nebula.
     Nebula,
@@ -92,7 +92,7 @@ impl Subject {
             .chain(bridges.map(Subject::Bridge))
             .chain(joints.map(Subject::Wired))
             .chain(Scheme::all().map(Subject::Database))
-            .chain([Tinc::V1_0, Tinc::V1_1].map(Subject::Tinc))
+            .chain(Tinc::ALL.map(Subject::Tinc))
             .chain([Self::Nebula, Self::WireguardGo, Self::Mesh])
     }
 

@@ -1,8 +1,8 @@
-//! tinc 1.0 and 1.1 in router mode, with their default ciphers and digests.
+//! tinc 1.0, 1.1 and `adit tinc` in router mode, with their default ciphers and digests.
 
 use std::fmt::Write as _;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -17,40 +17,82 @@ use tempfile::TempDir;
 use super::root::RootProgram;
 use super::start::{Processes, SETUP_LIMIT, inner, inners, no_lines};
 use super::toolchain::{Toolchain, first_line};
-use super::{MemberPath, TunnelSpec, Tunnels, reach};
+use super::{MemberPath, TunnelSpec, Tunnels, adit, reach};
 use crate::testbed::Testbed;
 
 const INSTALL: &str = "apt install tinc, or: scripts/lab-deps.sh";
 
-/// A version of tinc.
+/// The name by which adit is tinc's daemon.
+const TINCD: &str = "tincd";
+
+/// The programs of a tinc net.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Tinc {
     /// The system's 1.0.
     V1_0,
     /// 1.1 from a private root.
     V1_1,
+    /// `adit tinc`.
+    Adit,
+    /// `adit tinc` as the server of clients with 1.1.
+    AditServes,
+    /// 1.1 as the server of clients with `adit tinc`.
+    TincServes,
+}
+
+/// The program of one node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Program {
+    V1_0,
+    V1_1,
+    Adit,
 }
 
 impl Tinc {
+    /// All of them.
+    pub(super) const ALL: [Self; 5] =
+        [Self::V1_0, Self::V1_1, Self::Adit, Self::AditServes, Self::TincServes];
+
     /// Returns its name as a subject.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::V1_0 => "tinc",
             Self::V1_1 => "tinc-1.1",
+            Self::Adit => "adit-tinc",
+            Self::AditServes => "adit-tinc/tinc-1.1",
+            Self::TincServes => "tinc-1.1/adit-tinc",
         }
     }
 
-    /// Returns the first line of `tincd --version`.
+    /// Returns the program of a node; the server is 0.
+    fn program(self, number: usize) -> Program {
+        match self {
+            Self::V1_0 => Program::V1_0,
+            Self::V1_1 => Program::V1_1,
+            Self::Adit => Program::Adit,
+            Self::AditServes if number == 0 => Program::Adit,
+            Self::TincServes if number > 0 => Program::Adit,
+            Self::AditServes | Self::TincServes => Program::V1_1,
+        }
+    }
+
+    /// Returns the first line of the versions of its programs.
     pub(super) fn installed(self) -> std::result::Result<String, String> {
-        if self == Self::V1_1 {
-            RootProgram::find("tinc", "usr/sbin/tinc")?;
-            return RootProgram::find("tinc", "usr/sbin/tincd")?.version("--version");
+        let [server, client] = [self.program(0), self.program(1)];
+        let version = server.installed()?;
+        if server == client {
+            return Ok(version);
         }
-        let line = first_line(Path::new("tincd"), &["--version"], INSTALL)?;
-        if line.starts_with("tinc version 1.0") {
-            return Ok(line);
-        }
-        Err(format!("{line}: the lab writes the files of 1.0, which are others: {INSTALL}"))
+        Ok(format!("{version}; {}", client.installed()?))
+    }
+
+    fn notes(self) -> Vec<String> {
+        vec![match self {
+            Self::V1_0 => {
+                "tinc's own cipher and digest: AES-256-CBC, SHA-256 cut to 4 bytes".into()
+            }
+            _ => "tinc 1.1's only cipher: ChaCha20-Poly1305".into(),
+        }]
     }
 
     /// Starts a daemon on every host; the clients connect to the server.
@@ -81,12 +123,7 @@ impl Tinc {
         })
         .map_err(|failure| processes.blame(failure))?;
         let mut tunnels = processes.into_tunnels(server_inner, client_inner);
-        tunnels.notes = vec![match self {
-            Self::V1_0 => {
-                "tinc's own cipher and digest: AES-256-CBC, SHA-256 cut to 4 bytes".into()
-            }
-            Self::V1_1 => "tinc 1.1's only cipher: ChaCha20-Poly1305".into(),
-        }];
+        tunnels.notes = self.notes();
         if spec.inner_mtu.is_none() {
             tunnels.notes.push(
                 "MTU inside the tunnel: the kernel's, 1500; tinc finds the path's and clamps"
@@ -97,13 +134,42 @@ impl Tinc {
         tunnels.folder = Some(files.folder);
         Ok(tunnels)
     }
+}
+
+impl Program {
+    fn installed(self) -> std::result::Result<String, String> {
+        match self {
+            Self::Adit => adit::version(&adit::beside()?, false),
+            Self::V1_1 => {
+                RootProgram::find("tinc", "usr/sbin/tinc")?;
+                RootProgram::find("tinc", "usr/sbin/tincd")?.version("--version")
+            }
+            Self::V1_0 => {
+                let line = first_line(Path::new("tincd"), &["--version"], INSTALL)?;
+                if line.starts_with("tinc version 1.0") {
+                    return Ok(line);
+                }
+                Err(format!("{line}: the lab writes the files of 1.0, which are others: {INSTALL}"))
+            }
+        }
+    }
+
+    /// Returns the command of `tinc`, which 1.0 does not have.
+    fn tinc(self, toolchain: &Toolchain) -> Result<Command> {
+        if self == Self::V1_1 {
+            return Ok(RootProgram::find("tinc", "usr/sbin/tinc")?.here());
+        }
+        let mut command = Command::new(toolchain.adit(None)?);
+        command.arg("tinc");
+        Ok(command)
+    }
 
     /// Makes a node's key. Returns the lines for the node's host file.
     fn make_key(self, toolchain: &Toolchain, node: &Path) -> Result<String> {
         if self == Self::V1_0 {
             return Ok(toolchain.rsa()?.public.clone());
         }
-        let mut generate = RootProgram::find("tinc", "usr/sbin/tinc")?.here();
+        let mut generate = self.tinc(toolchain)?;
         generate.args(["--batch", "-c"]).arg(node).arg("generate-ed25519-keys");
         output(generate)?;
         let hosts = fs::read_dir(node.join("hosts"))?;
@@ -113,28 +179,36 @@ impl Tinc {
 }
 
 /// The folder of each node, numbered like the addresses: the server is 0.
-struct Files {
+struct Files<'a> {
     version: Tinc,
+    toolchain: &'a Toolchain,
     folder: TempDir,
     shown: Vec<(String, String)>,
 }
 
-impl Files {
+impl<'a> Files<'a> {
     fn write(
         version: Tinc,
-        toolchain: &Toolchain,
+        toolchain: &'a Toolchain,
         testbed: &Testbed,
         spec: &TunnelSpec,
     ) -> Result<Self> {
-        let mut files = Self { version, folder: toolchain.scratch()?, shown: Vec::new() };
+        let folder = toolchain.scratch()?;
+        let mut files = Self { version, toolchain, folder, shown: Vec::new() };
+        if version.name().contains("adit") {
+            symlink(toolchain.adit(None)?, files.folder.path().join(TINCD))?;
+        }
         let mut server_host = String::new();
         for number in 0..=testbed.clients.len() {
             let node = files.node(number);
             fs::create_dir_all(node.join("hosts")).context(node.display())?;
             let conf = conf(number, spec);
-            let key_file = match version {
-                Tinc::V1_0 => format!("PrivateKeyFile = {}\n", toolchain.rsa()?.private.display()),
-                Tinc::V1_1 => String::new(),
+            let program = version.program(number);
+            let key_file = match program {
+                Program::V1_0 => {
+                    format!("PrivateKeyFile = {}\n", toolchain.rsa()?.private.display())
+                }
+                Program::V1_1 | Program::Adit => String::new(),
             };
             fs::write(node.join("tinc.conf"), format!("{conf}{key_file}"))?;
             let address = inner(number)?;
@@ -143,7 +217,7 @@ impl Files {
             fs::write(&script, &up)?;
             fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
             let host = host(version, testbed, spec, number)?;
-            let with_key = format!("{host}{}", version.make_key(toolchain, &node)?);
+            let with_key = format!("{host}{}", program.make_key(toolchain, &node)?);
             // A client has the files of itself and the server; the server has those of all nodes.
             fs::write(node.join("hosts").join(name(number)), &with_key)?;
             if number == 0 {
@@ -167,9 +241,15 @@ impl Files {
     }
 
     fn command(&self, host: &Namespace, number: usize) -> Result<Command> {
-        let mut command = match self.version {
-            Tinc::V1_0 => host.command("tincd"),
-            Tinc::V1_1 => RootProgram::find("tinc", "usr/sbin/tincd")?.on(host),
+        let mut command = match self.version.program(number) {
+            Program::V1_0 => host.command("tincd"),
+            Program::V1_1 => RootProgram::find("tinc", "usr/sbin/tincd")?.on(host),
+            Program::Adit => {
+                let mut command = host.command(&self.folder.path().join(TINCD).to_string_lossy());
+                // The net's name is that of its sockets in /run, of which each node has its own.
+                command.arg("-n").arg(name(number));
+                command
+            }
         };
         command.arg("-D");
         self.add_folder(&mut command, number);
@@ -178,21 +258,16 @@ impl Files {
 
     /// Returns the list of nodes that a daemon knows, as `server at 192.0.2.1 port 655 ... pmtu 1451 (min 1451 max 1451)`.
     fn nodes(&self, daemon: &Daemon, number: usize) -> Result<String> {
-        match self.version {
-            Tinc::V1_0 => {
-                daemon.signal(Signal::SIGUSR2)?;
-                std::thread::sleep(Duration::from_millis(20));
-                Ok(daemon.log())
-            }
-            Tinc::V1_1 => {
-                let mut dump = RootProgram::find("tinc", "usr/sbin/tinc")?.here();
-                self.add_folder(&mut dump, number);
-                output({
-                    dump.args(["dump", "nodes"]);
-                    dump
-                })
-            }
+        let program = self.version.program(number);
+        if program == Program::V1_0 {
+            daemon.signal(Signal::SIGUSR2)?;
+            std::thread::sleep(Duration::from_millis(20));
+            return Ok(daemon.log());
         }
+        let mut dump = program.tinc(self.toolchain)?;
+        self.add_folder(&mut dump, number);
+        dump.args(["dump", "nodes"]);
+        output(dump)
     }
 
     fn add_folder(&self, command: &mut Command, number: usize) {
@@ -249,7 +324,7 @@ fn up(address: InnerAddrs, spec: &TunnelSpec) -> String {
 /// then it sends large packets over TCP, which a trial must not include. It probes only paths with traffic, which
 /// `ping` creates.
 fn wait_for_mtu(
-    files: &Files,
+    files: &Files<'_>,
     processes: &Processes,
     testbed: &Testbed,
     peers: usize,

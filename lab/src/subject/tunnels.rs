@@ -96,6 +96,11 @@ impl Tunnels {
         roles.into_iter().filter(|(_, pids)| !pids.is_empty()).collect()
     }
 
+    /// Returns the folder of the config files and keys, if there is one.
+    pub(crate) fn folder(&self) -> Option<&Path> {
+        Some(self.folder.as_ref()?.path())
+    }
+
     /// Returns the last log lines of the processes, for a report of a failure.
     pub fn logs(&self) -> String {
         let daemons = self.server.iter().chain(self.clients.iter().flatten().take(2));
