@@ -161,7 +161,7 @@ fn at_once(bed: &mut Bed) -> Result<Duration> {
 }
 
 /// How long two nodes have one name.
-const CONFLICT: Duration = Duration::from_secs(6);
+const CONFLICT: Duration = Duration::from_secs(3);
 
 /// The number of bytes that each node may send a second during a conflict.
 const CONFLICT_RATE: u64 = 20_000;
