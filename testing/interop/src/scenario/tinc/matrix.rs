@@ -107,7 +107,8 @@ impl Combination {
     /// renewed.
     fn exists(&self) -> bool {
         let is_nat_of_v6 = self.path == Path::Lan && self.outer_v6;
-        !is_nat_of_v6 && !(self.path == Path::TcpOnly && self.rekey)
+        let has_no_keys = self.path == Path::TcpOnly && self.rekey;
+        !is_nat_of_v6 && !has_no_keys
     }
 
     fn name(&self) -> String {

@@ -123,7 +123,7 @@ fn starts(scenario: &Scenario<'_>, times: usize) -> Result<String> {
     };
     let mut longest = Duration::ZERO;
     for time in 0..times {
-        let took = with_logs(&mut bed, |bed| at_once(bed));
+        let took = with_logs(&mut bed, at_once);
         longest = longest.max(took.map_err(|failure| format!("start {}: {failure}", time + 1))?);
         for at in 0..bed.nodes.len() {
             bed.end(at, Signal::SIGKILL)?;
