@@ -1,7 +1,9 @@
 //! Tests of the full-screen view of `adit top`.
 
 use std::fs;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::process::Command;
 
 use nix::sys::signal::{Signal, kill};
@@ -50,11 +52,63 @@ fn a_closed_terminal_ends_it() {
     assert_eq!(start(&folder).close(), Some(0));
 }
 
+/// The nodes of a tinc net are on the same screen, as long as the daemon answers.
+#[test]
+fn the_nodes_of_a_tinc_net_are_on_the_screen() {
+    let folder = tempfile::tempdir().unwrap();
+    let line = "tinc -c . --pidfile pid top";
+    serve_tinc(folder.path(), usize::MAX);
+    let mut terminal = start_line(&folder, line);
+    // Blank cells between words are not sent.
+    for text in ["tinc: node alice, 2 nodes, 2 reachable", "NAME ▾", "bob", "10.2.0.0/16"] {
+        terminal.expect(text);
+    }
+    terminal.ours.write_all(b"q").unwrap();
+    terminal.expect(LEAVE_SCREEN);
+    assert_eq!(terminal.finish(), Some(0));
+    // A daemon that ends.
+    fs::remove_file(folder.path().join("pid.socket")).unwrap();
+    serve_tinc(folder.path(), 4);
+    let mut terminal = start_line(&folder, line);
+    terminal.expect(LEAVE_SCREEN);
+    terminal.expect("Lost connection to tinc daemon");
+    assert_eq!(terminal.finish(), Some(1));
+}
+
+/// Answers one program as the daemon of a tinc net does, for a number of requests.
+fn serve_tinc(folder: &Path, requests: usize) {
+    let pid = std::process::id();
+    fs::write(folder.join("pid"), format!("{pid} COOKIE 127.0.0.1 port 655\n")).unwrap();
+    let listener = UnixListener::bind(folder.join("pid.socket")).unwrap();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let lines = BufReader::new(stream.try_clone().unwrap()).lines();
+        for line in lines.map_while(Result::ok).take(requests.saturating_add(1)) {
+            let answer = match line.as_str() {
+                "0 ^COOKIE 0" => format!("0 alice 17.7\n4 0 {pid}\n"),
+                "18 3" => "18 3 alice 0a MYSELF port 655 0 0 0 0 700000c 58 alice alice 0 1518 0 1518 100 -1 0 0 0 0\n\
+                     18 3 bob 0b 192.0.2.7 port 655 0 0 0 0 700000c da bob bob 1 1451 1451 1451 100 1500 7 1000 8 2000\n\
+                     18 3\n"
+                    .to_owned(),
+                "18 5" => "18 5 10.2.0.0/16 bob\n18 5\n".to_owned(),
+                other => panic!("{other}"),
+            };
+            if stream.write_all(answer.as_bytes()).is_err() {
+                return;
+            }
+        }
+    });
+}
+
 /// Starts `adit top` at a terminal of 80 columns, and waits for its last line.
 fn start(folder: &tempfile::TempDir) -> Terminal {
+    start_line(folder, "top --dir vpn")
+}
+
+fn start_line(folder: &tempfile::TempDir, line: &str) -> Terminal {
     let mut command = Command::new("setsid");
-    let shell = ["sh", "-c", "stty rows 24 cols 80 && exec \"$0\" top --dir vpn", ADIT];
-    command.args(TAKE_TERMINAL).args(shell);
+    let script = format!("stty rows 24 cols 80 && exec \"$0\" {line}");
+    command.args(TAKE_TERMINAL).args(["sh", "-c", &script, ADIT]);
     command.env("TERM", "xterm").current_dir(folder);
     let mut terminal = Terminal::start(command);
     terminal.expect("quit");

@@ -437,5 +437,8 @@ mod tests {
         assert_eq!(of(DropReason::Filtered), "both");
         assert_eq!(direction("queue-codel"), "sent");
         assert_eq!(direction("reset-limited"), "received");
+        assert_eq!(direction("no-subnet"), "sent");
+        assert_eq!(direction("packet-copies-not-read"), "both");
+        assert_eq!(direction("unknown-senders"), "received");
     }
 }

@@ -260,6 +260,13 @@ pub(super) fn services(case: &Case<'_>) -> Result<String> {
     ensure(pid.trim() == system.property("adit-tinc@office", "MainPID")?, || {
         system.explain(&format!("another process answers: {pid}"))
     })?;
+    let status = system.run(&["adit", "status"])?;
+    let shown = status.contains("tinc office: running") && status.contains("node hub, mode router");
+    ensure(shown, || format!("no node of the tinc net: {status}"))?;
+    // The system has other findings.
+    let findings = system.run(&["sh", "-c", "adit doctor || true"])?;
+    let known = findings.contains("tinc-office: this node runs, and knows no other");
+    ensure(known, || format!("no finding about the tinc net: {findings}"))?;
     let before = system.pids()?;
     system.install(&case.deb("adit", VERSION)?)?;
     system.wait_connected(2)?;

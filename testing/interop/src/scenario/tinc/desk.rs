@@ -207,6 +207,9 @@ pub(super) fn followers(scenario: &Scenario<'_>) -> Result<String> {
     stopped_reader(&at_ours, &pair.server, &adit, &ping)
         .map_err(|failure| daemon.failure(&failure.0))?;
     measured(&pair.server)?;
+    let shown = [ours.done("top", "")?.out, ours.done("top --json", "")?.out];
+    let [page, json] = shown;
+    ensure(page.contains("\nbob ") && json.contains("\"name\": \"bob\""), || page + &json)?;
     at_ours.done("stop", "")?;
     Ok(seen)
 }
