@@ -1,8 +1,10 @@
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 /// A time on the monotonic clock of the filter's driver, in nanoseconds since any fixed point. The
 /// filter has no clock of its own.
-#[derive(Copy, Clone, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+#[derive(Copy, Clone, Debug, Default, Eq, Ord, PartialEq, PartialOrd, Serialize, Deserialize)]
 pub struct Nanos(pub u64);
 
 impl Nanos {

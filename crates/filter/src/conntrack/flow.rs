@@ -1,3 +1,6 @@
+use adit_wire::ip::{ICMP, ICMPV6, TCP, UDP};
+use serde::{Deserialize, Serialize};
+
 use super::clients::Client;
 use super::flow_key::FlowKey;
 use super::hash::Seed;
@@ -147,6 +150,85 @@ impl Flow {
     }
 }
 
+/// A flow for another process, without its place in the table and its cached verdicts.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SavedFlow {
+    /// The key, without clients.
+    key: FlowKey,
+    /// The clients at the lower and the higher end, and the owner, in the numbering of all saved flows.
+    clients: [Client; 2],
+    owner: Client,
+    seen: Nanos,
+    born: u32,
+    class: Class,
+    bits: u8,
+    /// The state of a TCP connection.
+    tcp: Option<Tcp>,
+    packets: [u64; 2],
+    bytes: [u64; 2],
+}
+
+impl SavedFlow {
+    pub(super) const fn seen(&self) -> Nanos {
+        self.seen
+    }
+}
+
+impl Flow {
+    /// Returns the flow for another process. `number` translates the clients; `None` if it has no number for one.
+    pub(super) fn save(
+        &self,
+        mut number: impl FnMut(Client) -> Option<Client>,
+    ) -> Option<SavedFlow> {
+        let [low, high] = self.key.clients(false);
+        Some(SavedFlow {
+            key: self.key.of_clients([0; 2]),
+            clients: [number(low)?, number(high)?],
+            owner: number(self.owner)?,
+            seen: self.seen,
+            born: self.born,
+            class: self.class,
+            bits: self.bits,
+            tcp: (self.key.protocol() == TCP).then_some(self.tcp),
+            packets: self.packets,
+            bytes: self.bytes,
+        })
+    }
+
+    /// Continues a flow of another process; `None` if its record makes no sense. The rules in force decide about it again.
+    pub(super) fn resume(
+        saved: &SavedFlow,
+        number: impl Fn(Client) -> Option<Client>,
+        now: Nanos,
+    ) -> Option<Self> {
+        let [low, high] = saved.clients;
+        let key = saved.key.of_clients([number(low)?, number(high)?]);
+        let tcp = match (saved.tcp, key.protocol()) {
+            (Some(tcp), TCP) => tcp,
+            (None, protocol) if protocol != TCP => Tcp::EMPTY,
+            _ => return None,
+        };
+        if !saved.class.is_of(key.protocol()) {
+            return None;
+        }
+        Some(Self {
+            key,
+            seen: saved.seen.min(now),
+            class: saved.class,
+            bits: saved.bits & (DOWNWARDS | ANSWERED | ASSURED | STUCK),
+            tcp,
+            born: saved.born,
+            owner: number(saved.owner)?,
+            packets: saved.packets,
+            bytes: saved.bytes,
+            // No generation of rules has this number.
+            generation: 0,
+            ..Self::empty()
+        })
+    }
+}
+
 /// Returns the hash of the source of a flow that is not entered yet; see [`Flow::source_hash`].
 pub(super) fn source_hash(key: &FlowKey, downwards: bool, owner: Client, seed: &Seed) -> u64 {
     match owner {
@@ -157,7 +239,7 @@ pub(super) fn source_hash(key: &FlowKey, downwards: bool, owner: Client, seed: &
 
 /// The queue of a flow. All flows in a queue have the same timeout and the same priority for
 /// eviction.
-#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+#[derive(Copy, Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 #[repr(u8)]
 pub(super) enum Class {
     Free,
@@ -201,6 +283,25 @@ impl Class {
         Self::UdpStream,
         Self::Established,
     ];
+
+    /// Returns whether flows of a protocol can be of this class.
+    const fn is_of(self, protocol: u8) -> bool {
+        match self {
+            Self::Free => false,
+            Self::Udp | Self::UdpAnswered | Self::UdpStream => protocol == UDP,
+            Self::Icmp | Self::IcmpAnswered => matches!(protocol, ICMP | ICMPV6),
+            Self::Other | Self::OtherAnswered => !matches!(protocol, TCP | UDP | ICMP | ICMPV6),
+            Self::Close
+            | Self::TimeWait
+            | Self::SynSent
+            | Self::SynRecv
+            | Self::PickedUp
+            | Self::LastAck
+            | Self::CloseWait
+            | Self::FinWait
+            | Self::Established => protocol == TCP,
+        }
+    }
 
     /// Returns whether only the sender of the first packet is known to take part in the flow.
     pub(super) const fn unanswered(self) -> bool {

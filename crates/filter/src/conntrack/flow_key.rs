@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
+use serde::{Deserialize, Serialize};
+
 use super::Invalid;
 use super::clients::Client;
 use super::hash::Seed;
@@ -16,7 +18,7 @@ const UDP_LITE: u8 = 136;
 /// The lower end's address, the higher end's (two words each), and `ports << 32 | class << 16 | protocol << 8 | bits`,
 /// ports in the same order. The last word is `high << 48 | low << 32 | vlans`: the clients at the higher and the lower
 /// end, and [`Packet::vlans`].
-#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq, Serialize, Deserialize)]
 pub(super) struct FlowKey([u64; 6]);
 
 /// The addresses are IPv6.
@@ -274,6 +276,13 @@ impl FlowKey {
     pub(super) const fn clients(&self, downwards: bool) -> [Client; 2] {
         let (low, high) = ((self.0[5] >> 32) as Client, (self.0[5] >> 48) as Client);
         if downwards { [high, low] } else { [low, high] }
+    }
+
+    /// Returns the key with these clients at the lower and the higher end.
+    pub(super) fn of_clients(mut self, [low, high]: [Client; 2]) -> Self {
+        let Self([.., last]) = &mut self;
+        *last = u64::from(high) << 48 | u64::from(low) << 32 | *last & u64::from(u32::MAX);
+        self
     }
 
     /// Returns source and destination with ports (for ICMP: the identifier, then type and code), as in a packet in this

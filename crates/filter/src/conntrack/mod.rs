@@ -10,7 +10,8 @@
 //! dropped therefore stays as long as they arrive.
 //!
 //! After a start the table is empty, and open connections are picked up in the middle ([`Limits::loose`]): the next
-//! packet of such a connection is new, and the answer to it is established.
+//! packet of such a connection is new, and the answer to it is established. If another process has passed its flows on
+//! ([`Tracker::resume`]), they continue.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,6 +29,7 @@ mod flow_key;
 mod flow_table;
 mod hash;
 mod limits;
+mod saved;
 mod shard;
 mod stats;
 mod tcp;
@@ -37,6 +39,7 @@ mod tests;
 pub(crate) use clients::{Client, Peers};
 pub use flow_key::{Crossing, Path};
 pub use limits::{Limits, Timeouts};
+pub use saved::{MAX_SAVED, Resumed, SavedFlows};
 pub use stats::{FlowInfo, FlowState, Invalid, TrackStats};
 
 use clients::Clients;
@@ -159,6 +162,14 @@ impl Tracker {
             }
         }
         ended
+    }
+
+    /// Returns the number of the shard for a hash.
+    #[inline]
+    fn shard_of(&self, hash: u64) -> Option<usize> {
+        let count = self.shards.len();
+        // The low half chooses the bucket.
+        if count == 1 { Some(0) } else { ((hash >> 32) as usize).checked_rem(count) }
     }
 
     /// Removes expired flows, at most a thousand of each shard per call; returns true if more are left. Bursts do this
@@ -411,9 +422,7 @@ impl Burst<'_> {
     /// Locks and returns the shard of a hash.
     #[inline]
     fn shard(&mut self, hash: u64) -> Option<&mut Shard> {
-        let count = self.tracker.shards.len();
-        // The low half chooses the bucket.
-        let index = if count == 1 { 0 } else { ((hash >> 32) as usize).checked_rem(count)? };
+        let index = self.tracker.shard_of(hash)?;
         if self.held.as_ref().is_none_or(|(held, _)| *held != index) {
             // Never holds two shards at once, because two bursts could then wait for each other.
             self.held = None;

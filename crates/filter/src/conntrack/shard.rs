@@ -265,6 +265,29 @@ impl Shard {
         true
     }
 
+    /// Returns the flows that have not expired.
+    pub(super) fn open(&self, now: Nanos) -> impl Iterator<Item = &Flow> {
+        let segments = (0..).map_while(|index| self.table.segment(index));
+        segments.flatten().filter(move |flow| flow.class != Class::Free && !self.is_over(flow, now))
+    }
+
+    /// Enters a flow of another process, unless it exists or has expired; returns false then, or if there is no space.
+    pub(super) fn resume(&mut self, flow: Flow, hash: u64, now: Nanos) -> bool {
+        if self.table.find(&flow.key, hash).is_some()
+            || self.is_over(&flow, now)
+            || self.table.len() >= self.most
+        {
+            return false;
+        }
+        let source = flow.source_hash(&self.seed);
+        let entered = self.table.insert(flow, hash, now).is_some();
+        if entered {
+            self.sources.add(source, flow.class.unanswered());
+            self.counts.entered = self.counts.entered.saturating_add(1);
+        }
+        entered
+    }
+
     /// Returns whether another generation accepted a flow.
     #[inline]
     pub(super) fn is_stale(&self, slot: u32, generation: u32) -> bool {

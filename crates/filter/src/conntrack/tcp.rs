@@ -5,6 +5,8 @@
 //! only at the next expected byte (RFC 5961 section 3), and a SYN in an open connection changes nothing (section 4):
 //! the answers that its receiver sends to either pass.
 
+use serde::{Deserialize, Serialize};
+
 use super::{Invalid, Timeouts};
 use crate::packet::{Packet, Transport};
 use crate::ruleset::CtDirection;
@@ -13,7 +15,7 @@ use adit_wire::transport::flags as bits;
 mod window;
 
 /// The state of a connection.
-#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+#[derive(Copy, Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 #[repr(u8)]
 pub(super) enum State {
     /// No segment was seen.
@@ -31,7 +33,7 @@ pub(super) enum State {
 }
 
 /// The kind of a segment.
-#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+#[derive(Copy, Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 #[repr(u8)]
 pub(super) enum Kind {
     None,
@@ -43,7 +45,8 @@ pub(super) enum Kind {
 }
 
 /// The observed state of one end.
-#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+#[derive(Copy, Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Side {
     /// The number after the last byte that the end has sent.
     end: u32,
@@ -80,7 +83,8 @@ impl Side {
 }
 
 /// A tracked TCP connection.
-#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+#[derive(Copy, Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Tcp {
     sides: [Side; 2],
     last_seq: u32,

@@ -11,6 +11,7 @@ use adit_wire::{Gso, VnetHeader};
 mod icmp;
 mod model;
 mod reset;
+mod saved;
 mod shares;
 mod table;
 mod tcp;
