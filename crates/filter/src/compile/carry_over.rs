@@ -18,10 +18,11 @@ struct RuleResources {
 }
 
 impl Filter {
-    /// Continues counters with their values in `before`, and limits with their remaining tokens, for rules with the same text in the same
+    /// Continues counters and verdicts with their values in `before`, and limits with their remaining tokens, for rules with the same text in the same
     /// chain of the same table. Also continues named counters of the same name. Of several equal rules, the first continues the first. A
     /// counter whose initial value in the file changes restarts at the new value.
     pub(crate) fn carry_on(&mut self, before: &Self) {
+        self.carry_verdicts(before);
         let mut known: HashMap<RuleKey<'_>, Vec<RuleResources>> = HashMap::new();
         for (key, own) in before.countable() {
             known.entry(key).or_default().push(own);
@@ -51,6 +52,26 @@ impl Filter {
                 }
             }
         }
+    }
+
+    /// Continues the verdicts of base chains of the same name in the same table.
+    fn carry_verdicts(&mut self, before: &Self) {
+        let theirs: HashMap<_, usize> = before.named_bases().collect();
+        let pairs = self.named_bases().filter_map(|(key, own)| Some((own, *theirs.get(&key)?)));
+        let pairs: Vec<(usize, usize)> = pairs.collect();
+        self.verdicts.share(None, &before.verdicts, None);
+        for (own, theirs) in pairs {
+            self.verdicts.share(Some(own), &before.verdicts, Some(theirs));
+        }
+    }
+
+    /// Returns the names of base chains, with their positions among these.
+    fn named_bases(&self) -> impl Iterator<Item = ((Family, &str, &str), usize)> {
+        self.verdicts.chains().iter().enumerate().filter_map(|(at, (table, chain))| {
+            let table = self.ruleset.tables.get(*table)?;
+            let chain = table.chains.get(chain.0)?;
+            Some(((table.family, &*table.name, &*chain.name), at))
+        })
     }
 
     /// Returns the rules that count or limit.

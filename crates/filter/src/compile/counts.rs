@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::ruleset::{Count, CounterId};
+use crate::ruleset::{ChainId, Count, CounterId};
 
 /// The owner of a counter.
 #[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
@@ -70,6 +70,72 @@ impl Totals {
     }
 }
 
+/// The verdicts of base chains. The first entry is for packets to which no chain applies, which are accepted.
+#[derive(Debug)]
+pub(crate) struct VerdictTotals {
+    chains: Vec<(usize, ChainId)>,
+    /// Accepted and dropped packets. A chain that replaces one of the same name shares its counters.
+    totals: Vec<Arc<[AtomicU64; 2]>>,
+}
+
+/// The packets about which a base chain has decided. Super-packets count once.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub struct ChainVerdicts {
+    /// The index of its table, and its own; `None` for packets to which no chain applies.
+    pub chain: Option<(usize, ChainId)>,
+    /// Packets that it accepted as the last chain.
+    pub accepted: u64,
+    /// Packets that it dropped or rejected.
+    pub dropped: u64,
+}
+
+impl VerdictTotals {
+    pub(super) fn new(chains: Vec<(usize, ChainId)>) -> Self {
+        let totals = (0..=chains.len()).map(|_| Arc::default()).collect();
+        Self { chains, totals }
+    }
+
+    /// Returns the number of a chain's counter of accepted packets; that of dropped ones follows.
+    pub(super) fn first(&self, table: usize, chain: ChainId) -> u32 {
+        let at = self.chains.iter().position(|known| *known == (table, chain));
+        at.map_or(0, |at| at.saturating_add(1).saturating_mul(2)) as u32
+    }
+
+    pub(super) fn chains(&self) -> &[(usize, ChainId)] {
+        &self.chains
+    }
+
+    /// Makes the counters of a chain, or those without a chain (`None`), share other ones' past and future counts.
+    pub(super) fn share(&mut self, own: Option<usize>, other: &Self, theirs: Option<usize>) {
+        let at = |chain: Option<usize>| chain.map_or(0, |at| at.saturating_add(1));
+        if let (Some(own), Some(theirs)) =
+            (self.totals.get_mut(at(own)), other.totals.get(at(theirs)))
+        {
+            *own = Arc::clone(theirs);
+        }
+    }
+
+    pub(super) fn read(&self) -> Vec<ChainVerdicts> {
+        let chains = std::iter::once(None).chain(self.chains.iter().copied().map(Some));
+        let totals = chains.zip(&self.totals).map(|(chain, totals)| {
+            let [accepted, dropped] = totals.each_ref().map(|total| total.load(Ordering::Relaxed));
+            ChainVerdicts { chain, accepted, dropped }
+        });
+        totals.collect()
+    }
+
+    pub(super) fn add(&self, pending: &mut Pending) {
+        let pending = pending.verdicts.as_chunks_mut::<2>().0;
+        for (totals, pending) in self.totals.iter().zip(pending) {
+            for (total, pending) in totals.iter().zip(pending) {
+                if *pending != 0 {
+                    total.fetch_add(std::mem::take(pending), Ordering::Relaxed);
+                }
+            }
+        }
+    }
+}
+
 /// The values of all counters at one instant.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
@@ -93,17 +159,31 @@ impl Counts {
     }
 }
 
-/// The counts of one evaluator since its last flush: 16 bytes per counter.
+/// The counts of one evaluator since its last flush: 16 bytes per counter and base chain.
 #[derive(Debug)]
 pub(crate) struct Pending {
+    /// The verdicts of base chains; see [`VerdictTotals::first`].
+    verdicts: Vec<u64>,
     counts: Vec<Count>,
     /// The counters that are not zero.
     touched: Vec<u32>,
 }
 
 impl Pending {
-    pub(crate) fn new(counters: usize) -> Self {
-        Self { counts: vec![Count::default(); counters], touched: Vec::with_capacity(counters) }
+    pub(super) fn new(counters: usize, verdicts: &VerdictTotals) -> Self {
+        Self {
+            verdicts: vec![0; verdicts.totals.len().saturating_mul(2)],
+            counts: vec![Count::default(); counters],
+            touched: Vec::with_capacity(counters),
+        }
+    }
+
+    /// Counts a verdict.
+    #[inline]
+    pub(crate) fn decided(&mut self, verdict: u32) {
+        if let Some(count) = self.verdicts.get_mut(verdict as usize) {
+            *count = count.wrapping_add(1);
+        }
     }
 
     #[inline]

@@ -19,8 +19,8 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 
 pub use check::CompileError;
-pub use counts::Counts;
 pub(crate) use counts::Pending;
+pub use counts::{ChainVerdicts, Counts};
 pub(crate) use index::mixed;
 pub use live_sets::IpRange;
 pub(crate) use live_sets::LiveSets;
@@ -54,12 +54,13 @@ pub struct Filter {
     ruleset: Ruleset,
     bases: BaseChains,
     program: Program,
-    /// The base chains' numbers in the program, by kind of packet.
-    starts: [Vec<(u32, Policy)>; 3],
+    /// The base chains by kind of packet.
+    starts: [Vec<Start>; 3],
     traces: EvaluationStore,
     numbers: CounterNumbers,
     buckets: Vec<TokenBucket>,
     counts: counts::Totals,
+    verdicts: counts::VerdictTotals,
     slots: LiveSetSlots,
     live: ArcSwap<LiveSets>,
     generation: live_sets::Generation,
@@ -72,6 +73,17 @@ struct BaseChains {
     v4: Vec<RuleLocation>,
     v6: Vec<RuleLocation>,
     other: Vec<RuleLocation>,
+}
+
+/// A base chain of the compiled form.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Start {
+    /// Its number in the program.
+    pub chain: u32,
+    /// Its verdict on packets that no rule decided about.
+    pub policy: Policy,
+    /// The number of its counter of accepted packets; that of dropped ones follows.
+    pub verdicts: u32,
 }
 
 /// The numbers of a rule's first unnamed counter and first limit.
@@ -138,8 +150,13 @@ impl Filter {
         let live = ArcSwap::from_pointee(live);
         let (bases, tracks) = (BaseChains::new(&ruleset), tracks(&ruleset));
         let program = Program::new(&ruleset, &numbers, &slots);
-        let starts = [&bases.v4, &bases.v6, &bases.other]
-            .map(|bases| bases.iter().map(|place| run::base(&ruleset, *place)).collect());
+        let verdicts = counts::VerdictTotals::new(base_chains(&ruleset).collect());
+        let start = |place: &RuleLocation| {
+            let (chain, policy) = run::base(&ruleset, *place);
+            Start { chain, policy, verdicts: verdicts.first(place.table, place.chain) }
+        };
+        let starts =
+            [&bases.v4, &bases.v6, &bases.other].map(|bases| bases.iter().map(start).collect());
         Ok(Self {
             ruleset,
             bases,
@@ -149,6 +166,7 @@ impl Filter {
             numbers,
             buckets,
             counts: totals,
+            verdicts,
             slots,
             live,
             generation,
@@ -261,6 +279,12 @@ impl Filter {
         self.counts.read()
     }
 
+    /// Returns the verdicts that all evaluators have flushed, by base chain in the order of the file, after those
+    /// without a chain.
+    pub fn verdicts(&self) -> Vec<ChainVerdicts> {
+        self.verdicts.read()
+    }
+
     /// Returns the rule that decides about a packet, and why. Counts nothing, logs nothing, takes no tokens.
     pub fn explain(&self, packet: &Packet<'_>, context: &Context) -> Trace {
         walk::explain(self, &self.live.load(), packet, context)
@@ -277,7 +301,7 @@ impl Filter {
 
     /// Returns the base chains of the compiled form, see [`Self::bases`].
     #[inline]
-    pub(crate) fn starts(&self, packet: &Packet<'_>) -> &[(u32, Policy)] {
+    pub(crate) fn starts(&self, packet: &Packet<'_>) -> &[Start] {
         let [v4, v6, other] = &self.starts;
         match packet.network {
             Network::Ip(ip) if ip.source.is_ipv4() => v4,
@@ -334,11 +358,12 @@ impl Filter {
     }
 
     pub(crate) fn pending(&self) -> Pending {
-        Pending::new(self.counts.len())
+        Pending::new(self.counts.len(), &self.verdicts)
     }
 
     pub(crate) fn add(&self, pending: &mut Pending) {
         self.counts.add(pending);
+        self.verdicts.add(pending);
     }
 }
 
@@ -371,6 +396,14 @@ fn number(
         }
     }
     first
+}
+
+/// Returns the base chains in the order of the file.
+fn base_chains(ruleset: &Ruleset) -> impl Iterator<Item = (usize, ChainId)> {
+    ruleset.tables.iter().enumerate().flat_map(|(at, table)| {
+        let chains = table.chains.iter().enumerate().filter(|(_, chain)| chain.base.is_some());
+        chains.map(move |(chain, _)| (at, ChainId(chain)))
+    })
 }
 
 impl BaseChains {

@@ -137,6 +137,7 @@ impl Evaluator {
         if let Some((verdict_cache, now)) = &slot
             && let Some(kept) = self.recall.recall(traces, verdict_cache, *now)
         {
+            self.counts.decided(kept.decided);
             if !kept.counters.is_empty() {
                 let (segments, bytes) = walk::measure(packet);
                 for counter in &kept.counters {
@@ -159,10 +160,11 @@ impl Evaluator {
             counted: slot.is_some().then_some(&mut self.counted),
             dry: false,
         };
-        let evaluation = run.evaluate(filter.starts(packet));
+        let (evaluation, decided) = run.evaluate(filter.starts(packet));
+        self.counts.decided(decided);
         if let Some((verdict_cache, now)) = slot
             && !unsteady.get()
-            && let Some(kept) = self.recall.keep(traces, now, evaluation, &self.counted)
+            && let Some(kept) = self.recall.keep(traces, now, (evaluation, decided), &self.counted)
         {
             *verdict_cache = kept;
         }
@@ -192,7 +194,7 @@ impl Evaluator {
             counted: None,
             dry: true,
         };
-        run.evaluate(filter.starts(packet))
+        run.evaluate(filter.starts(packet)).0
     }
 
     /// Returns whether the cache is valid for this packet.

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use crate::compile::{Filter, LiveSets, MAX_PARTS, Op, Pending, Program, RuleAt, WideTest};
+use crate::compile::{Filter, LiveSets, MAX_PARTS, Op, Pending, Program, RuleAt, Start, WideTest};
 use crate::evaluate::read_field::read;
 use crate::evaluate::walk::{measure, rejectable};
 use crate::evaluate::{Context, Evaluation, LogSink, RuleLocation, Verdict};
@@ -41,22 +41,22 @@ enum Next {
 }
 
 impl Run<'_, '_> {
-    /// Evaluates the base chains at these indices.
+    /// Evaluates these base chains. Also returns the number of the counter of the last one's verdict.
     #[inline]
-    pub(crate) fn evaluate(&mut self, bases: &[(u32, Policy)]) -> Evaluation {
-        let mut by = None;
-        for (chain, policy) in bases {
+    pub(crate) fn evaluate(&mut self, bases: &[Start]) -> (Evaluation, u32) {
+        let (mut by, mut counter) = (None, 0);
+        for Start { chain, policy, verdicts } in bases {
             let (verdict, rule) = match self.chain(*chain) {
                 Some((verdict, rule)) => (verdict, Some(rule)),
                 None if *policy == Policy::Accept => (Verdict::Accept, None),
                 None => (Verdict::Drop, None),
             };
-            by = rule;
+            (by, counter) = (rule, *verdicts);
             if verdict != Verdict::Accept {
-                return Evaluation { verdict, by };
+                return (Evaluation { verdict, by }, counter.saturating_add(1));
             }
         }
-        Evaluation { verdict: Verdict::Accept, by }
+        (Evaluation { verdict: Verdict::Accept, by }, counter)
     }
 
     /// Evaluates a chain; returns `None` at its end or after a return. The compiler has bounded the depth of jumps.

@@ -45,7 +45,15 @@ const MAX_PORTS: usize = 4096;
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct CachedEvaluation {
     pub evaluation: Evaluation,
+    /// The number of the counter of its base chain's verdict.
+    pub decided: u32,
     pub counters: Box<[u32]>,
+}
+
+impl CachedEvaluation {
+    fn is(&self, (evaluation, decided): (Evaluation, u32), counters: &[u32]) -> bool {
+        self.evaluation == evaluation && self.decided == decided && *self.counters == *counters
+    }
 }
 
 #[derive(Debug, Default)]
@@ -66,12 +74,16 @@ impl EvaluationStore {
     }
 
     /// Returns the number of this evaluation; `None` if there is no space, or if a different one has the same hash.
-    fn intern(&self, hash: u64, evaluation: Evaluation, counters: &[u32]) -> Option<u16> {
+    fn intern(
+        &self,
+        hash: u64,
+        (evaluation, decided): (Evaluation, u32),
+        counters: &[u32],
+    ) -> Option<u16> {
         let mut table = self.lock();
         if let Some(number) = table.by_hash.get(&hash) {
             let kept = table.all.get(usize::from(*number))?;
-            return (kept.evaluation == evaluation && *kept.counters == *counters)
-                .then_some(*number);
+            return kept.is((evaluation, decided), counters).then_some(*number);
         }
         let all = table.counters.saturating_add(counters.len());
         if table.all.len() >= MAX_TRACES || all > MAX_ALL_COUNTERS {
@@ -79,7 +91,8 @@ impl EvaluationStore {
         }
         table.counters = all;
         let number = u16::try_from(table.all.len()).ok()?;
-        table.all.push(Arc::new(CachedEvaluation { evaluation, counters: counters.into() }));
+        let counters = counters.into();
+        table.all.push(Arc::new(CachedEvaluation { evaluation, decided, counters }));
         table.by_hash.insert(hash, number);
         Some(number)
     }
@@ -187,7 +200,7 @@ impl LocalEvaluations {
         &mut self,
         traces: &EvaluationStore,
         now: CacheStamp,
-        evaluation: Evaluation,
+        evaluation: (Evaluation, u32),
         counters: &[u32],
     ) -> Option<VerdictCache> {
         if counters.len() > MAX_COUNTERS {
@@ -198,8 +211,7 @@ impl LocalEvaluations {
         let verdict_cache = |trace| VerdictCache { generation, trace, ports, state };
         if let Some(number) = self.by_hash.get(&hash)
             && let Some(kept) = self.all.get(usize::from(*number))
-            && kept.evaluation == evaluation
-            && *kept.counters == *counters
+            && kept.is(evaluation, counters)
         {
             return Some(verdict_cache(*number));
         }
@@ -211,7 +223,7 @@ impl LocalEvaluations {
     }
 }
 
-fn hash(evaluation: Evaluation, counters: &[u32]) -> u64 {
+fn hash((evaluation, decided): (Evaluation, u32), counters: &[u32]) -> u64 {
     use crate::compile::mixed;
     let verdict = match evaluation.verdict {
         Verdict::Accept => 1,
@@ -220,7 +232,7 @@ fn hash(evaluation: Evaluation, counters: &[u32]) -> u64 {
     };
     let by = evaluation.by.map_or(0, |by| u64::from(by).wrapping_add(1));
     let fold = |hash: u64, counter: &u32| mixed(hash ^ u64::from(*counter));
-    counters.iter().fold(mixed(by << 2 | verdict), fold)
+    counters.iter().fold(fold(mixed(by << 2 | verdict), &decided), fold)
 }
 
 /// A hasher for keys that are hashes already.

@@ -1,8 +1,11 @@
 use super::*;
+
 use crate::evaluate::IfName;
 use crate::packet::Layer;
 use crate::ruleset::{Base, Chain, Family, Policy, Rule, Ruleset, Statement, Table};
 use crate::testing::{ether, ip, udp};
+
+mod verdicts;
 
 /// Builds a table with one base chain.
 fn rules(policy: Policy, rules: Vec<Vec<Statement>>) -> Filter {

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use adit_filter::conntrack::{FlowInfo, TrackStats};
+use adit_filter::firewall::Drop;
 use adit_filter::lang::{CounterOwner, listing};
-use adit_filter::ruleset::{Count, Family};
+use adit_filter::ruleset::{Count, Family, Table};
 use adit_filter::{Counts, Filter, Nanos, elements};
 
 use super::LiveFilter;
@@ -12,7 +13,7 @@ use crate::clock::now;
 use crate::control::{AddedElements, FilterReport, FlowReport, FlowTotals, RuleCounter};
 use crate::metrics::{Samples, table};
 
-/// The maximum number of rules with a metric of their own. The others are added up.
+/// The maximum number of rules with a metric of their own, and of base chains. The other rules are added up.
 const MAX_MEASURED: usize = 1000;
 
 /// The maximum number of listed connections.
@@ -26,12 +27,8 @@ impl LiveFilter {
 
     /// Adds the filter's metrics that a status report does not have: verdicts, and the counters of rules.
     pub fn measure(&self, samples: &mut Samples) {
-        let stats = self.firewall.stats();
-        let dropped = stats.dropped.iter().map(|(_, count)| *count).fold(0, u64::saturating_add);
-        for (verdict, count) in [("accept", stats.passed), ("drop", dropped)] {
-            samples.count(&table::FILTER_VERDICTS, ["", "", verdict], count);
-        }
         let filter = self.firewall.filter();
+        self.measure_verdicts(&filter, samples);
         let counters = counters(&filter, &filter.counts());
         let (own, others) = counters.split_at(counters.len().min(MAX_MEASURED));
         for rule in own {
@@ -41,6 +38,24 @@ impl LiveFilter {
         if !others.is_empty() {
             let packets = others.iter().map(|rule| rule.packets).fold(0, u64::saturating_add);
             samples.count(&table::FILTER_RULE_PACKETS, ["", "", "other"], packets);
+        }
+    }
+
+    /// Adds the verdicts of base chains, and of packets that no chain decided about.
+    fn measure_verdicts(&self, filter: &Filter, samples: &mut Samples) {
+        let stats = self.firewall.stats();
+        let others = stats.dropped.iter().filter(|(why, _)| *why != Drop::Rules);
+        let others = others.map(|(_, count)| *count).fold(0, u64::saturating_add);
+        for verdicts in filter.verdicts().iter().take(MAX_MEASURED) {
+            let named = verdicts.chain.and_then(|(table, chain)| {
+                let table = filter.ruleset().tables.get(table)?;
+                Some((table_name(table), table.chains.get(chain.0)?.name.as_str()))
+            });
+            let dropped = if named.is_some() { verdicts.dropped } else { others };
+            let (table, chain) = named.unwrap_or_default();
+            for (verdict, count) in [("accept", verdicts.accepted), ("drop", dropped)] {
+                samples.count(&table::FILTER_VERDICTS, [table.as_str(), chain, verdict], count);
+            }
         }
     }
 
@@ -110,7 +125,7 @@ fn counters(filter: &Filter, counts: &Counts) -> Vec<RuleCounter> {
             for rule in &chain.rules {
                 let Some(Count { packets, bytes }) = counts.rule(rule.handle) else { continue };
                 all.push(RuleCounter {
-                    table: format!("{} {}", family(table.family), table.name),
+                    table: table_name(table),
                     chain: chain.name.clone(),
                     handle: rule.handle,
                     line: rule.line,
@@ -121,6 +136,10 @@ fn counters(filter: &Filter, counts: &Counts) -> Vec<RuleCounter> {
         }
     }
     all
+}
+
+fn table_name(table: &Table) -> String {
+    format!("{} {}", family(table.family), table.name)
 }
 
 fn family(family: Family) -> &'static str {

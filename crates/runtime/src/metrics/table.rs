@@ -127,7 +127,7 @@ metrics! {
     OFFLOAD_DOWNGRADES: Counter "adit_offload_downgrades" "" ["offload", "reason"]
         "Offloads that were switched off because the kernel or a driver refused them.";
     FILTER_VERDICTS: Counter "adit_filter_verdicts" "" ["table", "chain", "verdict"]
-        "Evaluated packets by verdict. The names of table and chain are empty: of all chains together.";
+        "Evaluated packets by verdict and the last base chain that evaluated them. Without names: packets that no chain evaluates, and packets dropped for another reason than rules or a policy.";
     FILTER_RULE_PACKETS: Counter "adit_filter_rule_packets" "" ["table", "chain", "handle"]
         "Packets that matched a rule with a counter, by the rule's handle in `adit filter show`.";
     CONNTRACK_ENTRIES: Gauge "adit_conntrack_entries" "" []
