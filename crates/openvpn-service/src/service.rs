@@ -1,23 +1,22 @@
+mod events;
 mod hand_over;
+mod requests;
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use adit_dataplane::{FilterConfig, PlaneConfig};
-use adit_engine::{PeerId, Transport};
+use adit_engine::Transport;
 use adit_linux::tcp::TcpStream;
 use adit_linux::tun::TunDevice;
-use adit_openvpn::server::{Disconnect, MAX_HANDSHAKES, ServerEngine, ServerEvent, UsedElsewhere};
-use adit_openvpn::tls::ServerTls;
+use adit_openvpn::server::{Disconnect, MAX_HANDSHAKES, ServerEngine, ServerEvent};
 use adit_openvpn_data::OpenVpnFormat;
 use tokio::sync::mpsc;
 
 use super::handover::State;
 use super::log_events::log_overdue;
-use super::log_limits::is_logged;
 use super::metrics::{HandshakeStats, sample_peers};
 use super::release_memory::MemoryRelease;
 use super::report::{server_drops, tun_report};
@@ -30,20 +29,16 @@ use adit_runtime::control::{self, Request, Response, SharedProfile, StatusReport
 use adit_runtime::driver::{Driver, Endpoint, Event, Sockets};
 use adit_runtime::fault::Fault;
 use adit_runtime::filter;
-use adit_runtime::host::{HostHandle, HostPlan};
+use adit_runtime::host::HostHandle;
 use adit_runtime::instance::{self, Controls, EndReason, Instance, Reaction};
 use adit_runtime::log::{self, LogLimiter};
 use adit_runtime::metrics::{Listener, PeerSample, Samples, table};
 use adit_runtime::plane_backend::{PlaneBackend, fill_totals, gates, tun_offloads};
 use adit_runtime::privileges;
 use adit_runtime::random::seed;
-use adit_runtime::say;
 use adit_runtime::signals::{Signal, Signals};
 use adit_runtime::worker_count;
 use hand_over::HandOver;
-
-/// The maximum number of profiles used by two devices that `adit status` lists; the oldest is removed to make room.
-const MAX_SHARED: usize = 64;
 
 /// The time allowed for sending the last packets (exit notices).
 const LAST_PACKETS: Duration = Duration::from_millis(50);
@@ -418,165 +413,6 @@ impl Instance for Running<'_> {
 }
 
 impl Running<'_> {
-    /// Handles an event and the events queued after it, and writes the log lines of one packet as one batch.
-    fn driver_events(&mut self, first: Event<ServerEvent>) {
-        let _lines = log::gather();
-        self.driver_event(first);
-        while let Some(event) = self.driver.perform() {
-            self.driver_event(event);
-        }
-    }
-
-    fn driver_event(&mut self, event: Event<ServerEvent>) {
-        match event {
-            Event::Engine(event) => self.event(&event),
-            // A server does not dial.
-            Event::Dialling(_)
-            | Event::Dialled(_)
-            | Event::DialFailed(_)
-            | Event::StreamOpened(..) => {}
-        }
-    }
-
-    fn event(&mut self, event: &ServerEvent) {
-        // The filter must know a client before any of its packets pass, so the engine emits this event first.
-        match (&mut self.filter, event) {
-            (Some(filter), ServerEvent::Addresses(addresses)) => filter.put((**addresses).clone()),
-            (Some(filter), ServerEvent::ClientDown(peer, ..)) => filter.remove(*peer),
-            _ => {}
-        }
-        if is_logged(&mut self.log_limiter, now(), event, &self.sessions) {
-            self.hooks.log_event(event, &self.sessions);
-        }
-        match event {
-            ServerEvent::UsedElsewhere(used) => self.share(used),
-            ServerEvent::ClientDown(peer, _, traffic) => {
-                if let Some(session) = self.sessions.get(*peer) {
-                    self.hooks.ended(session, *traffic);
-                }
-            }
-            _ => {}
-        }
-        if let ServerEvent::ChallengeResponse { session, text } = event {
-            self.authorizer.challenge_response(*session, text.clone());
-        }
-        self.sessions.record(now(), event);
-        self.handshakes.record(event);
-        self.hooks.event(event);
-    }
-
-    /// Records for `adit status` that two devices use a profile.
-    fn share(&mut self, used: &UsedElsewhere) {
-        if self.shared.len() >= MAX_SHARED && !self.shared.contains_key(&used.name) {
-            let oldest = self.shared.values().min_by_key(|profile| profile.last);
-            if let Some(name) = oldest.map(|profile| profile.name.clone()) {
-                self.shared.remove(&name);
-            }
-        }
-        let address = |address: SocketAddr| address.ip().to_canonical().to_string();
-        let profile = SharedProfile {
-            name: used.name.clone(),
-            addresses: [address(used.former), address(used.newer)],
-            count: used.count,
-            last: unix_time().0,
-        };
-        self.shared.insert(used.name.clone(), profile);
-    }
-
-    fn command(&mut self, command: Command) {
-        match command {
-            Command::Kick(who, disconnect, reason, reply) => {
-                let _ = reply.send(self.kick(&who, disconnect, &reason));
-            }
-            Command::Visit(visit) => {
-                self.refresh();
-                visit(&self.sessions);
-            }
-            Command::SetTls(tls) => self.set_tls(*tls),
-            // `handle` performs it, because it has to wait.
-            Command::SetHost(_) => {}
-            Command::SetOffer(offer) => {
-                self.driver.act(|engine, now, out| engine.set_offer(now, *offer, out));
-            }
-        }
-    }
-
-    /// Changes the routes to the tunnel. Traffic continues.
-    async fn set_host(&mut self, plan: &HostPlan) {
-        match self.host.change(plan).await {
-            Ok(applied) => notes(applied).iter().for_each(|note| tracing::warn!("{note}")),
-            Err(fault) => tracing::warn!("routes: not changed: {fault}"),
-        }
-    }
-
-    fn ask_filter(&mut self, request: &Request) -> Response {
-        let answer = self.filter.as_mut().and_then(|filter| filter.answer(request));
-        let answer = answer.unwrap_or_else(filter::none);
-        if let Response::Done { .. } = answer {
-            self.warn_of_unknown();
-        }
-        answer
-    }
-
-    /// Warns about rules that name unknown clients. These are valid but look like a mistake.
-    fn warn_of_unknown(&self) {
-        if let (Some(filter), Some(known)) = (&self.filter, self.hooks.known()) {
-            filter.unknown(&known).iter().for_each(|problem| tracing::warn!("{problem}"));
-        }
-    }
-
-    fn reload_all(&mut self) -> Result<(), Fault> {
-        // If one of them cannot be read, the other is still read.
-        let clients = self.reload_clients();
-        if let Some(filter) = &mut self.filter {
-            if let Some(file) = self.hooks.filter_file() {
-                filter.configure(&file);
-            }
-            filter.reread()?;
-            self.warn_of_unknown();
-        }
-        clients
-    }
-
-    /// Reloads everything except the rules.
-    fn reload_clients(&mut self) -> Result<(), Fault> {
-        let tls = self.hooks.reload(&self.handle);
-        if let Some(filter) = &mut self.filter {
-            filter.regroup(|name| self.hooks.groups(name));
-        }
-        if let Some(tls) = tls? {
-            self.set_tls(tls);
-        }
-        say!(1, "read certificates and settings again; no tunnel dropped");
-        Ok(())
-    }
-
-    fn set_tls(&mut self, tls: ServerTls) {
-        self.driver.act(|engine, _, _| engine.set_tls(tls));
-    }
-
-    fn kick(&mut self, who: &Selector, disconnect: Disconnect, reason: &str) -> usize {
-        let chosen: Vec<PeerId> = self
-            .sessions
-            .iter()
-            .filter(|session| match who {
-                Selector::Name(name) => session.info.identity.common_name == *name,
-                Selector::Serial(serial) => session.info.identity.serial == *serial,
-                Selector::Peer(peer) => session.info.peer.0 == *peer,
-                Selector::Session(number) => session.info.session == *number,
-                Selector::Address(address) => {
-                    let remote = session.info.link.remote();
-                    (remote.ip().to_canonical(), remote.port()) == (address.ip(), address.port())
-                }
-            })
-            .map(|session| session.info.peer)
-            .collect();
-        let ended = chosen.into_iter().filter(|&peer| {
-            self.driver.act(|engine, now, out| engine.kick(now, peer, disconnect, reason, out))
-        });
-        ended.count()
-    }
-
     fn tell_overdue(&mut self) {
         log_overdue(&mut self.log_limiter, now());
     }
