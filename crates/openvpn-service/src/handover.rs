@@ -24,11 +24,12 @@ use adit_linux::udp::{UdpOptions, UdpSocket};
 use adit_openvpn::server::SavedServer;
 use adit_runtime::driver::Sockets;
 use adit_runtime::fault::Fault;
+use adit_runtime::filter::SavedFilter;
 use adit_runtime::helper::OpenedDevice;
 use serde::{Deserialize, Serialize};
 
 /// The version of a state. It changes with every change of its parts.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// The name of the file with the state.
 const STATE: &str = "adit-state";
@@ -45,6 +46,8 @@ pub struct Setup {
     pub store: Option<Store>,
     /// The sessions of a former process.
     pub inherited: Option<Inherited>,
+    /// What the server has that does not pass to another process, if it has such a thing. Then nothing passes.
+    pub obstacle: Option<&'static str>,
 }
 
 impl Setup {
@@ -52,7 +55,7 @@ impl Setup {
     pub fn from_env(settings: String) -> Self {
         let store = Store::from_env();
         let inherited = Inherited::take(&settings, store.as_ref());
-        Self { settings, store, inherited }
+        Self { settings, store, inherited, obstacle: None }
     }
 }
 
@@ -132,17 +135,22 @@ pub(super) struct State {
     pub(super) server: SavedServer,
     pub(super) peers: Vec<SavedPeer>,
     pub(super) streams: Vec<SavedStream>,
+    /// The filter's connections, if there is a filter.
+    pub(super) filter: Option<SavedFilter>,
+}
+
+/// The parts of a [`State`] that the service has.
+pub(super) struct Parts {
+    pub(super) server: SavedServer,
+    pub(super) peers: Vec<SavedPeer>,
+    pub(super) streams: Vec<SavedStream>,
+    pub(super) filter: Option<SavedFilter>,
 }
 
 impl State {
-    pub(super) fn new(
-        settings: String,
-        device: OpenedDevice,
-        server: SavedServer,
-        peers: Vec<SavedPeer>,
-        streams: Vec<SavedStream>,
-    ) -> Self {
-        Self { version: VERSION, settings, device, server, peers, streams }
+    pub(super) fn new(settings: String, device: OpenedDevice, parts: Parts) -> Self {
+        let Parts { server, peers, streams, filter } = parts;
+        Self { version: VERSION, settings, device, server, peers, streams, filter }
     }
 }
 

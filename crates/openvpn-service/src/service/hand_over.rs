@@ -15,11 +15,12 @@ use adit_runtime::clock::{now, unix_time};
 use adit_runtime::control::Response;
 use adit_runtime::driver::Sockets;
 use adit_runtime::fault::Fault;
+use adit_runtime::filter::LiveFilter;
 use adit_runtime::log;
 use adit_runtime::say;
 
 use super::Running;
-use crate::handover::{self, Passing, State, Store};
+use crate::handover::{self, Parts, Passing, State, Store};
 
 /// The time in which the exchanges with clients that are in progress may end before the sessions are handed over.
 const QUIET_WITHIN: Duration = Duration::from_secs(2);
@@ -29,6 +30,7 @@ const QUIET_CHECK: Duration = Duration::from_millis(10);
 /// What is needed to pass the sessions to another process.
 pub(super) struct HandOver {
     settings: String,
+    obstacle: Option<&'static str>,
     /// The store, with the descriptors for it. `None` if the service manager has no store.
     store: Option<(Store, Passing)>,
     /// Whether the sessions pass to another process at the end.
@@ -46,8 +48,8 @@ impl HandOver {
                 .inspect_err(|e| tracing::warn!("sessions cannot be handed over: {e}"))
                 .ok()
         });
-        let settings = std::mem::take(&mut setup.settings);
-        Self { settings, store: setup.store.take().zip(passing), wanted: false }
+        let (settings, obstacle) = (std::mem::take(&mut setup.settings), setup.obstacle);
+        Self { settings, obstacle, store: setup.store.take().zip(passing), wanted: false }
     }
 }
 
@@ -55,14 +57,14 @@ impl Running<'_> {
     /// Decides whether the sessions can continue in a process with this version and these settings.
     pub(super) fn may_hand_over(&mut self, version: u32, settings: &str) -> Response {
         let refused = |message: String| Response::Error { message };
+        if let Some(obstacle) = self.hand_over.obstacle {
+            return refused(format!("{obstacle} cannot be handed over"));
+        }
         if self.hand_over.store.is_none() {
             return refused("the service manager keeps no descriptors (NOTIFY_SOCKET)".into());
         }
         if let Err(reason) = handover::check(version, settings, &self.hand_over.settings) {
             return refused(reason);
-        }
-        if self.filter.is_some() {
-            return refused("the filter's connections cannot be handed over".into());
         }
         self.hand_over.wanted = true;
         Response::Done { count: self.sessions.len() }
@@ -110,7 +112,7 @@ impl Running<'_> {
         mut store: Store,
         mut passing: Passing,
     ) -> Result<usize, Fault> {
-        let Self { hooks, driver, mut sessions, hand_over, .. } = self;
+        let Self { hooks, driver, mut sessions, hand_over, filter, .. } = self;
         let (mut peers, mut streams) = driver.into_backend().into_plane().stop();
         let data: HashMap<PeerId, Counters> =
             peers.iter().map(|peer| (peer.id, peer.counters)).collect();
@@ -128,7 +130,9 @@ impl Running<'_> {
         });
         let streams = streams.collect();
         let device = passing.device.clone();
-        let state = State::new(hand_over.settings, device, server, peers, streams);
+        let filter = filter.as_ref().map(LiveFilter::save);
+        let parts = Parts { server, peers, streams, filter };
+        let state = State::new(hand_over.settings, device, parts);
         store.pass(&state, &passing)?;
         Ok(total.len())
     }
@@ -141,7 +145,11 @@ impl Running<'_> {
         sockets: &[(SocketId, Arc<UdpSocket>)],
         options: StreamOptions,
     ) {
-        let State { server, peers, streams: states, .. } = state;
+        let State { server, peers, streams: states, filter, .. } = state;
+        // Without a filter before, connections are picked up in the middle.
+        if let (Some(live), Some(saved)) = (&mut self.filter, filter) {
+            live.resume(saved);
+        }
         let restored = self.driver.act(|engine, now, out| engine.restore(now, server, out));
         while let Some(event) = self.driver.perform() {
             self.driver_event(event);

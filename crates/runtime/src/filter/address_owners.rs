@@ -3,12 +3,14 @@
 use std::collections::HashMap;
 
 use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
 
 /// The maximum number of recorded addresses. Beyond it, all are forgotten and then count as another client's.
 const MAX_OWNERS: usize = 1 << 16;
 
 /// The owners, by address or network.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct AddressOwners {
     hosts: HashMap<IpNet, String>,
     networks: HashMap<IpNet, String>,
@@ -39,6 +41,14 @@ impl AddressOwners {
             kind.insert(net, name.to_owned());
         }
         taken
+    }
+
+    /// Returns these owners, or none if there are too many.
+    pub(super) fn bounded(self) -> Self {
+        if self.hosts.len().saturating_add(self.networks.len()) > MAX_OWNERS {
+            return Self { forgotten: true, ..Self::default() };
+        }
+        self
     }
 
     /// Returns the addresses that a client has now or had last.

@@ -15,6 +15,7 @@ mod log_line;
 mod members;
 mod mesh_policy;
 mod report;
+mod saved;
 mod table_full;
 
 use std::net::IpAddr;
@@ -35,6 +36,7 @@ pub use files::sources;
 pub use files::{compile, parse, read};
 pub use members::Members;
 pub use mesh_policy::mesh_policy;
+pub use saved::{SavedFilter, fuzz_saved};
 
 use self::address_owners::AddressOwners;
 use self::capture::Capture;

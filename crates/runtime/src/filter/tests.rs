@@ -396,11 +396,14 @@ fn verdicts_and_the_packets_of_each_rule_are_metrics() {
     let mut samples = crate::metrics::Samples::default();
     live.measure(&mut samples);
     let text = samples.text();
-    for verdict in ["accept", "drop"] {
-        let line = format!(
-            "adit_filter_verdicts_total{{table=\"\",chain=\"\",verdict=\"{verdict}\"}} 1\n"
-        );
-        assert!(text.contains(&line), "{text}");
+    for (place, count) in
+        [("table=\"\",chain=\"\"", 0), ("table=\"inet vpn\",chain=\"forward\"", 1)]
+    {
+        for verdict in ["accept", "drop"] {
+            let line =
+                format!("adit_filter_verdicts_total{{{place},verdict=\"{verdict}\"}} {count}\n");
+            assert!(text.contains(&line), "{text}");
+        }
     }
     for counter in report(&mut live).counters {
         let line = format!(
@@ -409,4 +412,17 @@ fn verdicts_and_the_packets_of_each_rule_are_metrics() {
         );
         assert!(text.contains(&line), "{text}");
     }
+}
+
+#[test]
+fn the_next_process_knows_whose_addresses_they_were() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut former = live(&dir);
+    alice(&mut former, &["staff"]);
+    former.remove(PeerId(1));
+    let text = serde_json::to_vec(&former.save()).unwrap();
+    let mut next = live(&dir);
+    next.resume(serde_json::from_slice(&text).unwrap());
+    assert_eq!(next.owners.of("alice"), ["10.0.0.1/32".parse().unwrap()]);
+    fuzz_saved(&text);
 }
