@@ -401,6 +401,9 @@ pub(crate) struct HandOver {
     /// Do nothing unless systemd is restarting this unit
     #[arg(long, value_name = "UNIT")]
     pub if_restarting: Option<String>,
+    /// The server is this process of `adit openvpn`
+    #[arg(long, value_name = "PID", conflicts_with = "dir")]
+    pub process: Option<u32>,
 }
 
 #[derive(Debug, Clone, Default, Args)]

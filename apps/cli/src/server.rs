@@ -58,7 +58,10 @@ fn hand_over(options: &HandOver) -> Result<ExitCode, Fault> {
     {
         return Ok(ExitCode::SUCCESS);
     }
-    let count = adit_app_server::hand_over(&paths(&options.location)?)?;
+    let count = match options.process {
+        Some(pid) => adit_app_openvpn::openvpn::hand_over(pid)?,
+        None => adit_app_server::hand_over(&paths(&options.location)?)?,
+    };
     print(&format!("{count} sessions are left to the next process.\n"));
     Ok(ExitCode::SUCCESS)
 }

@@ -280,6 +280,7 @@ impl Scope {
 
     fn add_server(&mut self, server: &ServerOptions, options: &Options) -> Result<(), Fault> {
         self.add_listeners(options)?;
+        self.policy.hand_over = true;
         if let Some(folder) = &server.client_config_dir {
             self.policy.readable.insert(folder.clone());
             self.policy.folders.insert(folder.clone(), |name| client_file_name(name).is_some());

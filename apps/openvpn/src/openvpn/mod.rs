@@ -8,6 +8,7 @@ mod convert;
 mod daemonize;
 pub(crate) mod environment;
 mod genkey;
+mod hand_over;
 mod key_files;
 mod login;
 mod management;
@@ -41,6 +42,7 @@ pub(crate) use convert::{
     bare_plan, client_config, client_plan, device, dial_settings, dialled_from, dns_plan, listeners,
 };
 use daemonize::Daemonizer;
+pub use hand_over::hand_over;
 use key_files::Ask;
 pub(crate) use key_files::{Terminal, TlsMaterial, wrap};
 pub(crate) use login::{LoginSource, first_login};

@@ -23,12 +23,12 @@ use super::management::{self, ManagementCheck, ServerReports};
 use super::pool_persist::PoolPersistFile;
 use super::scripts::{self, Context, Script, Scripts};
 use super::status::{ClientRow, Status, StatusFile};
-use super::{Ask, Next, convert, daemonize::Daemonizer, key_files, pool_persist};
+use super::{Ask, Next, convert, daemonize::Daemonizer, hand_over, key_files, pool_persist};
 use crate::plugin_host::{self, Plugins};
 use crate::token_host::{self, Tokens};
 use adit_openvpn_service::{
     ClosingFuture, Handle, Hooks, Listener, MacLimits, Options as ServiceOptions, Relay, Service,
-    Session, Sessions, compat_log,
+    Session, Sessions, compat_log, handover,
 };
 use adit_runtime::authorize::CertificateOnly;
 use adit_runtime::clock::unix_time;
@@ -55,6 +55,7 @@ pub(super) struct PreparedServer {
     filter: Option<LiveFilter>,
     workers: u16,
     management: Option<management::Handle>,
+    hand_over: handover::Setup,
 }
 
 pub(super) fn prepare(
@@ -114,6 +115,7 @@ pub(super) fn prepare(
     let open = |path: &PathBuf| LiveFilter::open(path, Some(workers.into()));
     let filter = role.filter.as_ref().map(open).transpose()?;
     let status = open_status(options);
+    let hand_over = hand_over::setup(options, role, [plugins.is_some(), tokens.is_some()]);
     Ok(PreparedServer {
         engine,
         chain,
@@ -124,6 +126,7 @@ pub(super) fn prepare(
         filter,
         workers,
         management,
+        hand_over,
     })
 }
 
@@ -165,6 +168,7 @@ pub(super) async fn run(
         filter,
         workers,
         management,
+        hand_over,
     } = prepared;
     let (host, notes) = convert::server_plan(options, role)?;
     notes.iter().for_each(|note| tracing::warn!("{note}"));
@@ -183,7 +187,7 @@ pub(super) async fn run(
             age: role.station_age,
             ask: chain.as_ref().is_some_and(Chain::judges_stations),
         },
-        hand_over: Default::default(),
+        hand_over,
         port_share: role.port_share.as_ref().map(|to| PortShare::new(to.host.clone(), to.port)),
         control: own_control_socket(),
         metrics: super::metrics(options)?,

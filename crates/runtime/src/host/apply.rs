@@ -113,12 +113,12 @@ impl Host {
     /// inside a tokio runtime.
     ///
     /// # Errors
-    /// Fails if the configuration does not name the device, or if it does not exist.
+    /// Fails if the device does not exist, or if the configuration would not have created it.
     pub fn take_over(device: &Device, parts: &TunParts) -> Result<Self, Fault> {
         let TunParts { name, ifindex, .. } = parts;
         let problem =
             |what: &str| Fault::environment(format!("device {name}: not taken over: {what}"));
-        if device.tun().and_then(|(_, wanted)| wanted) != Some(name.as_str()) {
+        if !device.may_be(name) {
             return Err(problem("the configuration does not name it"));
         }
         if interface_index(name).ok() != Some(*ifindex) {

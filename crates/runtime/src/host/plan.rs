@@ -1,4 +1,5 @@
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 
 use adit_linux::tun::TunMode;
 use ipnet::IpNet;
@@ -62,6 +63,26 @@ impl Device {
             Self::Tun(name) => Some((TunMode::Tun, name.as_deref())),
             Self::Tap(name) => Some((TunMode::Tap, name.as_deref())),
             Self::Null => None,
+        }
+    }
+
+    /// Returns whether an interface can be this device, opened by another process. Without a configured name it is `tunN` or `tapN`, and
+    /// exists. A process without privileges names it, so it must not be an interface of another kind.
+    pub(super) fn may_be(&self, name: &str) -> bool {
+        self.may_be_among(Path::new("/sys/class/net"), name)
+    }
+
+    fn may_be_among(&self, interfaces: &Path, name: &str) -> bool {
+        match self.tun() {
+            Some((_, Some(wanted))) => wanted == name,
+            Some((mode, None)) => {
+                let prefix = if mode == TunMode::Tap { "tap" } else { "tun" };
+                let number = name.strip_prefix(prefix).unwrap_or_default();
+                !number.is_empty()
+                    && number.bytes().all(|digit| digit.is_ascii_digit())
+                    && interfaces.join(name).join("tun_flags").exists()
+            }
+            None => false,
         }
     }
 
@@ -230,6 +251,25 @@ impl Redirect {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_device_that_the_kernel_named_is_taken_over_without_a_name() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["tun3", "tap3", "tun", "tunnel0", "vpn"] {
+            std::fs::create_dir(dir.path().join(name)).unwrap();
+            std::fs::write(dir.path().join(name).join("tun_flags"), "0x1001").unwrap();
+        }
+        std::fs::create_dir(dir.path().join("tun4")).unwrap();
+        let may_be = |device: &Device, name| device.may_be_among(dir.path(), name);
+        assert!(may_be(&Device::Tun(None), "tun3") && may_be(&Device::Tap(None), "tap3"));
+        assert!(may_be(&Device::Tun(Some("vpn".into())), "vpn"));
+        // Of the other kind, not numbered, no TUN device, missing, another name.
+        for name in ["tap3", "tun", "tunnel0", "tun4", "tun5", "vpn"] {
+            assert!(!may_be(&Device::Tun(None), name), "{name}");
+        }
+        assert!(!may_be(&Device::Tun(Some("vpn".into())), "tun3"));
+        assert!(!may_be(&Device::Null, "tun3"));
+    }
 
     #[test]
     fn routes_wait_for_up_but_a_kill_switch_does_not() {
