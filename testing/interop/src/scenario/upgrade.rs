@@ -3,21 +3,24 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use adit_linux::{descriptors, notify};
+use nix::sys::signal::Signal;
 
 use super::{Scenario, ping_until};
-use crate::case::{READY, SETUP_LIMIT};
-use crate::failure::{Result, ensure};
-use crate::net::Star;
+use crate::case::{Configs, READY, SETUP_LIMIT};
+use crate::failure::{Context, Result, ensure};
+use crate::net::{Namespace, Pair, Star};
 use crate::peer::Program;
-use crate::process::Daemon;
+use crate::process::{Daemon, run_with_input};
 use crate::traffic::{ping, tcp};
 use crate::wait::{ScaledInstant, until};
 
@@ -33,6 +36,17 @@ const FEW: u8 = 2;
 
 /// The bytes of the transfer during the upgrades.
 const TRANSFER: usize = 40_000_000;
+
+/// Rules that drop all packets of TCP connections of which they have not seen the first one.
+const RULES: &str = "table inet vpn {
+    chain forward {
+        type filter hook forward priority 0; policy drop;
+        ct state established,related accept
+        tcp flags & (fin | syn | rst | ack) == syn ct state new accept
+        meta l4proto icmp accept
+    }
+}
+";
 
 /// The service manager's part of sd_notify that keeps descriptors.
 struct Manager {
@@ -64,6 +78,25 @@ impl Manager {
             }
         });
         Ok(Self { path, stored })
+    }
+
+    /// Creates a command that runs a program with what is stored.
+    fn command(&self, namespace: &Namespace, words: &[&str]) -> Result<Command> {
+        let mut command = namespace.command("sh");
+        let (mut names, mut copies) = (Vec::new(), Vec::new());
+        for (name, fd) in &*self.stored() {
+            names.push(name.clone());
+            copies.push(fd.try_clone()?);
+        }
+        let set = format!(
+            "NOTIFY_SOCKET={} LISTEN_FDS={} LISTEN_FDNAMES={} LISTEN_PID=$$ exec \"$@\"",
+            self.path.display(),
+            names.len(),
+            names.join(":"),
+        );
+        command.args(["-c", &set, "sh"]).args(words);
+        descriptors::inherit_from(&mut command, 3, copies)?;
+        Ok(command)
     }
 
     fn stored(&self) -> MutexGuard<'_, BTreeMap<String, OwnedFd>> {
@@ -107,6 +140,17 @@ impl<'a> Upgrade<'a> {
         Ok(this)
     }
 
+    /// Adds lines to the settings.
+    fn set(&self, lines: &str) -> Result<()> {
+        let path = Path::new(&self.vpn).join("server.toml");
+        let text = fs::read_to_string(&path).context(path.display())?;
+        let keys = lines.lines().filter_map(|line| line.split_once(" = "));
+        let keys: Vec<String> = keys.map(|(key, _)| format!("{key} = ")).collect();
+        let others = text.lines().filter(|line| !keys.iter().any(|key| line.starts_with(key)));
+        let others: Vec<&str> = others.collect();
+        Ok(fs::write(&path, format!("{lines}\n{}\n", others.join("\n")))?)
+    }
+
     fn ask(&self, words: &[&str]) -> Result<String> {
         let words = [words, &["--dir", &self.vpn]].concat();
         self.star.server.run(&self.adit, &words)
@@ -114,30 +158,19 @@ impl<'a> Upgrade<'a> {
 
     /// Starts the server, with what the service manager keeps.
     fn serve(&self, name: &str) -> Result<Daemon> {
-        let mut command = self.star.server.command("sh");
-        let (mut names, mut copies) = (Vec::new(), Vec::new());
-        for (name, fd) in &*self.manager.stored() {
-            names.push(name.clone());
-            copies.push(fd.try_clone()?);
-        }
-        let set = format!(
-            "NOTIFY_SOCKET={} LISTEN_FDS={} LISTEN_FDNAMES={} LISTEN_PID=$$ exec \"$0\" \"$@\"",
-            self.manager.path.display(),
-            names.len(),
-            names.join(":"),
-        );
-        command.args(["-c", &set, &self.adit, "server", "run", "-vv", "--dir", &self.vpn]);
-        descriptors::inherit_from(&mut command, 3, copies)?;
+        let words = [self.adit.as_str(), "server", "run", "-vv", "--dir", &self.vpn];
+        let command = self.manager.command(&self.star.server, &words)?;
         let mut server = Daemon::spawn(name, command)?;
         server.wait_for("the server is up", SETUP_LIMIT)?;
         Ok(server)
     }
 
-    fn dial(&mut self) -> Result<()> {
+    fn dial(&mut self, more: &[&str]) -> Result<()> {
         for (n, namespace) in self.star.clients.iter().enumerate() {
             let profile = self.scenario.folder().join(format!("client{n}.ovpn"));
             let mut options: Vec<OsString> = vec!["--config".into(), profile.into()];
             options.extend(["--dev", "tun0", "--verb", "3", "--disable-dco"].map(Into::into));
+            options.extend(more.iter().map(Into::into));
             let command = self.scenario.client.command_with(namespace, &options);
             self.clients.push(Daemon::spawn(&format!("client {n}"), command)?);
         }
@@ -169,12 +202,20 @@ impl<'a> Upgrade<'a> {
     }
 }
 
-/// Two upgrades during a transfer: no client connects again, and no connection through the tunnel breaks.
-fn under_traffic(scenario: &Scenario<'_>, listen: &str) -> Result<String> {
+/// Two upgrades during a transfer: no client connects again, and no connection through the tunnel breaks. `settings` are
+/// lines of the settings, and each new process logs `log`.
+fn under_traffic(
+    scenario: &Scenario<'_>,
+    listen: &str,
+    settings: &str,
+    log: &str,
+) -> Result<String> {
     let wanted = std::env::var(CLIENTS).ok().and_then(|count| count.parse().ok());
     let mut upgrade = Upgrade::prepare(scenario, listen, wanted.unwrap_or(FEW))?;
+    upgrade.set(settings)?;
+    fs::write(Path::new(&upgrade.vpn).join("rules.nft"), RULES)?;
     let server = upgrade.serve("server 1")?;
-    upgrade.dial()?;
+    upgrade.dial(&[])?;
     upgrade.all_connected(1, &server)?;
     let mut server = Some(server);
     let count = upgrade.clients.len();
@@ -191,6 +232,7 @@ fn under_traffic(scenario: &Scenario<'_>, listen: &str) -> Result<String> {
                 &format!("{count} sessions of the former process continue"),
                 SETUP_LIMIT,
             )?;
+            server.wait_for(log, SETUP_LIMIT)?;
             ensure(upgrade.manager.stored().is_empty(), || "descriptors remain stored".into())?;
         }
         let took = transfer.join().map_err(|_| "the transfer panicked")?;
@@ -224,19 +266,68 @@ fn under_traffic(scenario: &Scenario<'_>, listen: &str) -> Result<String> {
 
 /// Upgrades under traffic over UDP.
 pub(super) fn traffic_udp(scenario: &Scenario<'_>) -> Result<String> {
-    under_traffic(scenario, "udp/1194")
+    under_traffic(scenario, "udp/1194", "", "")
 }
 
 /// Upgrades under traffic over TCP.
 pub(super) fn traffic_tcp(scenario: &Scenario<'_>) -> Result<String> {
-    under_traffic(scenario, "tcp/1194")
+    under_traffic(scenario, "tcp/1194", "", "")
+}
+
+/// Upgrades with several workers, whose sockets and queues all pass.
+pub(super) fn several_workers(scenario: &Scenario<'_>) -> Result<String> {
+    under_traffic(scenario, "udp/1194", "workers = 4", "")
+}
+
+/// Upgrades with a filter that accepts no packet from the middle of a connection that it does not know: its connections pass, too.
+pub(super) fn filtered(scenario: &Scenario<'_>) -> Result<String> {
+    let setting = format!("filter = \"{}/rules.nft\"", scenario.folder().join("vpn").display());
+    under_traffic(scenario, "udp/1194", &setting, "connections of the former process continue")
+}
+
+/// An upgrade with a user whose password includes a code that is valid once: in the next process the token that the client got
+/// is valid, for a renegotiation, and for another connection.
+pub(super) fn token(scenario: &Scenario<'_>) -> Result<String> {
+    const PASSWORD: &str = "correct horse battery";
+    let mut upgrade = Upgrade::prepare(scenario, "udp/1194", 1)?;
+    upgrade.set("login = \"certificate+password+code\"")?;
+    let words =
+        ["server", "user", "add", "alice", "--totp", "--password-stdin", "--dir", &upgrade.vpn];
+    let mut add = upgrade.star.server.command(&upgrade.adit);
+    add.args(words);
+    let said = run_with_input(add, format!("{PASSWORD}\n"))?;
+    let code = said.lines().find_map(|line| line.strip_prefix("  ")?.split_whitespace().next());
+    let code = code.context("no recovery code")?;
+    let (login, profile) =
+        (scenario.folder().join("login"), scenario.folder().join("client0.ovpn"));
+    fs::write(&login, format!("alice\n{PASSWORD}{code}\n"))?;
+    let renewed = upgrade.ask(&["server", "client", "renew", "client0", "-o", "-"])?;
+    let text = renewed.lines().filter(|line| !line.starts_with("static-challenge"));
+    fs::write(&profile, text.collect::<Vec<_>>().join("\n"))?;
+    let server = upgrade.serve("server 1")?;
+    // The client renegotiates by itself, soon after the upgrade.
+    let login = login.display().to_string();
+    upgrade.dial(&["--auth-user-pass", &login, "--reneg-sec", "8"])?;
+    upgrade.all_connected(1, &server)?;
+    let mut server = upgrade.replace(server, "server 2")?;
+    server.wait_for("1 sessions of the former process continue", SETUP_LIMIT)?;
+    server.wait_for("new data key", SETUP_LIMIT)?;
+    upgrade.all_connected(1, &server)?;
+    let client = upgrade.clients.first().ok_or("a client")?;
+    client.signal(Signal::SIGUSR1)?;
+    let client = upgrade.clients.first_mut().ok_or("a client")?;
+    client.wait_for_nth(READY, 2, SETUP_LIMIT).map_err(|e| server.failure(&e.0))?;
+    upgrade.all_connected(2, &server)?;
+    ensure(server.count("authentication failed") == 0, || server.failure("a login failed").0)?;
+    server.stop()?;
+    Ok(String::new())
 }
 
 /// A restart without a hand-over: the server tells its clients, which connect again at once.
 fn stop_and_start(scenario: &Scenario<'_>, listen: &str) -> Result<String> {
     let mut upgrade = Upgrade::prepare(scenario, listen, FEW)?;
     let mut server = upgrade.serve("server 1")?;
-    upgrade.dial()?;
+    upgrade.dial(&[])?;
     upgrade.all_connected(1, &server)?;
     server.stop()?;
     let began = ScaledInstant::now();
@@ -257,4 +348,67 @@ pub(super) fn cold_udp(scenario: &Scenario<'_>) -> Result<String> {
 /// The same over TCP.
 pub(super) fn cold_tcp(scenario: &Scenario<'_>) -> Result<String> {
     stop_and_start(scenario, "tcp/1194")
+}
+
+/// Upgrades of `adit openvpn` as a server during a transfer. Its device has no name in the configuration.
+fn of_openvpn(scenario: &Scenario<'_>, configs: &Configs) -> Result<String> {
+    let Program::Adit(adit) = scenario.server else { return Err("adit serves here".into()) };
+    let adit = adit.display().to_string();
+    let file = |name: &str| scenario.folder().join(name);
+    let config = file("server.conf").display().to_string();
+    fs::write(&config, &configs.server)?;
+    fs::write(file("client.conf"), &configs.client)?;
+    let (pair, manager) = (Pair::new()?, Manager::start(file("notify"))?);
+    let serve = |name: &str| -> Result<Daemon> {
+        let words = [adit.as_str(), "openvpn", "--config", &config];
+        let mut server = Daemon::spawn(name, manager.command(&pair.server, &words)?)?;
+        server.wait_for(READY, SETUP_LIMIT)?;
+        Ok(server)
+    };
+    let replace = |mut server: Daemon, name: &str| -> Result<Daemon> {
+        let words = ["server", "hand-over", "--process", &server.pid().to_string()];
+        pair.server.run(&adit, &words).map_err(|e| server.failure(&e.0))?;
+        let status = server.wait_exit(SETUP_LIMIT)?;
+        ensure(status.success(), || server.failure(&format!("it ended with {status}")).0)?;
+        ensure(!manager.stored().is_empty(), || server.failure("nothing is stored").0)?;
+        let mut next = serve(name).map_err(|e| format!("{e}\n{}", server.failure("before")))?;
+        next.wait_for("1 sessions of the former process continue", SETUP_LIMIT)?;
+        ensure(manager.stored().is_empty(), || "descriptors remain stored".into())?;
+        Ok(next)
+    };
+    let server = serve("server 1")?;
+    let command = scenario.client.command(&pair.client, &file("client.conf"));
+    let mut client = Daemon::spawn("client", command)?;
+    client.wait_for(READY, SETUP_LIMIT).map_err(|e| format!("{e}\n{}", server.failure("")))?;
+    let mut server = std::thread::scope(|scope| -> Result<Daemon> {
+        let transfer = scope.spawn(|| tcp(&pair.client, &pair.server, SERVER, TRANSFER));
+        let server = replace(server, "server 2").and_then(|server| replace(server, "server 3"));
+        let took = transfer.join().map_err(|_| "the transfer panicked")?;
+        let server = server?;
+        took.map_err(|e| server.failure(&e.0))?;
+        Ok(server)
+    })?;
+    ensure(client.count(READY) == 1 && !client.log().contains("estarting"), || {
+        client.failure("it has connected again").0
+    })?;
+    ensure(ping(&pair.client, SERVER, 1200, 3)? == 3, || server.failure("pings are lost").0)?;
+    server.stop()?;
+    ensure(pair.server.run("ip", &["link", "show", "tun0"]).is_err(), || {
+        "the device remains".to_owned()
+    })?;
+    Ok("two upgrades".into())
+}
+
+/// The same over UDP.
+pub(super) fn openvpn_udp(scenario: &Scenario<'_>) -> Result<String> {
+    of_openvpn(scenario, &scenario.configs())
+}
+
+/// The same over TCP.
+pub(super) fn openvpn_tcp(scenario: &Scenario<'_>) -> Result<String> {
+    let mut configs = scenario.configs();
+    configs.server = configs.server.replace("proto udp4", "proto tcp4-server");
+    configs.client = configs.client.replace("proto udp4", "proto tcp4-client");
+    configs.client = configs.client.replace("explicit-exit-notify 1\n", "");
+    of_openvpn(scenario, &configs)
 }

@@ -30,7 +30,8 @@ pub(super) struct Machine<'a> {
 }
 
 impl<'a> Machine<'a> {
-    fn boot(
+    /// Starts systemd with adit's units. `None` if it cannot run here.
+    pub(super) fn boot(
         check: &str,
         namespace: &'a Namespace,
         etc: &Path,
@@ -67,17 +68,30 @@ pub(super) fn prepare(
     pair: &mut Pair,
     root: &Path,
 ) -> Result<[PathBuf; 2]> {
-    let etc = |role: &str| scenario.folder().join(role);
-    let folders = [etc("server"), etc("client")];
-    for (namespace, etc) in [&mut pair.server, &mut pair.client].into_iter().zip(&folders) {
-        // Its system log is not needed.
-        let _log = furnish(namespace, etc, scenario.server, root)?;
-        add_user(etc, "adit", 61_900)?;
-        // Not a link: a program that is called openvpn behaves like it.
-        let mount = ": > /usr/bin/adit && mount --bind /usr/sbin/openvpn /usr/bin/adit";
-        namespace.run("sh", &["-c", mount])?;
-    }
-    Ok(folders)
+    Ok([
+        prepare_machine(scenario, &mut pair.server, "server", scenario.server, root)?,
+        prepare_machine(scenario, &mut pair.client, "client", scenario.server, root)?,
+    ])
+}
+
+/// Makes a namespace a machine of its own, with adit, and with `openvpn` under the name openvpn. Returns its folder `/etc`.
+pub(super) fn prepare_machine(
+    scenario: &Scenario<'_>,
+    namespace: &mut Namespace,
+    role: &str,
+    openvpn: &Program,
+    root: &Path,
+) -> Result<PathBuf> {
+    let Program::Adit(adit) = scenario.server else { return Err("adit serves here".into()) };
+    let adit = adit.canonicalize().context(adit.display())?;
+    let etc = scenario.folder().join(role);
+    // Its system log is not needed.
+    let _log = furnish(namespace, &etc, openvpn, root)?;
+    add_user(&etc, "adit", 61_900)?;
+    // Not a link: a program that is called openvpn behaves like it.
+    let mount = ": > /usr/bin/adit && mount --bind \"$1\" /usr/bin/adit";
+    namespace.run("sh", &["-c", mount, "sh", &adit.display().to_string()])?;
+    Ok(etc)
 }
 
 /// Starts systemd with adit's units on both machines. `None` if it cannot run here.

@@ -76,6 +76,53 @@ pub(super) fn install_upgrade_purge(case: &Case<'_>) -> Result<String> {
     Ok(String::new())
 }
 
+/// The commands of a guide, in its order, and a text that each prints.
+const UNINSTALL: [(&str, &str); 4] = [
+    ("sudo systemctl disable --now adit-server", ""),
+    ("sudo dpkg --purge adit-openvpn", "Removing 'diversion of /usr/sbin/openvpn"),
+    ("sudo dpkg --remove adit", "Removing adit"),
+    ("sudo dpkg --purge adit", "Purging configuration files for adit"),
+];
+
+/// The guide to uninstalling adit, word for word: settings and keys stay until the purge, after which nothing is left.
+pub(super) fn uninstall(case: &Case<'_>) -> Result<String> {
+    let page = "docs/guides/uninstall.md";
+    let text = fs::read_to_string(page).context(page)?;
+    let commands = text.lines().filter_map(|line| line.trim_start().strip_prefix("$ "));
+    let known = UNINSTALL.iter().map(|(command, _)| *command);
+    ensure(commands.eq(known), || format!("{page} has other commands than the test"))?;
+    let Some(machine) = case.machine()? else { return Ok("SKIPPED".into()) };
+    let sudo = machine.path("usr/local/bin/sudo");
+    fs::write(&sudo, "#!/bin/sh\nexec \"$@\"\n")?;
+    fs::set_permissions(&sudo, fs::Permissions::from_mode(0o755))?;
+    let (before, users) = (machine.files()?, machine.users()?);
+
+    let packages = [case.deb("adit", VERSION)?, case.deb("adit-openvpn", VERSION)?];
+    machine.dpkg("--install", &packages)?;
+    machine.run("adit", &["server", "init", "--host", "192.0.2.1"])?;
+    machine.run("systemctl", &["enable", "adit-server"])?;
+    let link = "etc/systemd/system/multi-user.target.wants/adit-server.service";
+    machine.expect_file(link, true)?;
+    let state = state(&machine)?;
+    for (command, expected) in UNINSTALL {
+        // No systemd runs here, so `--now` has nothing to stop. The case services removes the package under one.
+        let line = format!("export SYSTEMD_OFFLINE=1; {command}");
+        let printed = machine.run("sh", &["-c", &line])?;
+        ensure(printed.contains(expected), || format!("$ {command}\n{printed}"))?;
+        match command {
+            "sudo systemctl disable --now adit-server" => machine.expect_file(link, false)?,
+            "sudo dpkg --remove adit" => {
+                machine.expect_file("usr/bin/adit", false)?;
+                ensure(self::state(&machine)? == state, || "settings or keys have changed".into())?;
+            }
+            _ => {}
+        }
+    }
+    ensure_same(&before, &machine.files()?)?;
+    ensure(machine.users()? == users, || "the purge left a user".into())?;
+    Ok(String::new())
+}
+
 /// Checks that a server's process belongs to the user that the package made.
 fn ensure_user(machine: &Machine, pid: u32) -> Result<()> {
     let users = machine.users()?;

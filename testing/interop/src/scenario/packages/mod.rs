@@ -37,6 +37,7 @@ type CaseFn = fn(&Case<'_>) -> Result<String>;
 /// The cases of each suite.
 const CASES: &[(&str, CaseFn)] = &[
     ("install-upgrade-purge", debian::install_upgrade_purge),
+    ("uninstall", debian::uninstall),
     ("over-an-installation-by-hand", debian::over_an_installation_by_hand),
     ("openvpn-replaced", debian::openvpn_replaced),
     ("units", units::hardened),

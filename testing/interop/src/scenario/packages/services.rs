@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use super::super::frontends::processes;
 use super::super::frontends::systemd::{GROUP, PROGRAM, TARGETS, remove_group};
 use super::{Case, Machine, OLDER, VERSION};
-use crate::failure::{Context, Result, ensure};
+use crate::failure::{Context, Failure, Result, ensure};
 use crate::net::{Namespace, Pair};
 use crate::pki::PkiTool;
 use crate::postgres::{Cluster, Options};
@@ -276,12 +276,7 @@ pub(super) fn services(case: &Case<'_>) -> Result<String> {
         let state = system.property(service, "ActiveState")?;
         ensure(state == "active", || system.explain(&format!("{service} is {state}")))?;
     }
-    // The server's sessions pass to the next process, and the client does not notice.
-    let continued = "1 sessions of the former process continue";
-    let (times, before) = (system.logged("laptop: connected")?, system.logged(continued)?);
-    system.run(&["systemctl", "restart", "adit-server"]).map_err(|e| system.explain(&e.0))?;
-    ensure(system.logged(continued)? == before + 1, || system.explain("the session has ended"))?;
-    ensure(system.logged("laptop: connected")? == times, || system.explain("it came again"))?;
+    sessions_pass(&system)?;
 
     let clients = machine.path("var/lib/adit/pki/clients.json");
     fs::write(&clients, NEWER)?;
@@ -296,6 +291,23 @@ pub(super) fn services(case: &Case<'_>) -> Result<String> {
     let left = processes(&pair.server, "/usr/bin/adit")?;
     ensure(left.is_empty(), || system.explain(&format!("processes are left: {left:?}")))?;
     Ok(String::new())
+}
+
+/// The sessions of servers pass to their next processes, and the clients do not notice.
+fn sessions_pass(system: &Booted<'_>) -> Result<()> {
+    let continued = "1 sessions of the former process continue";
+    let connected =
+        || Ok::<_, Failure>((system.logged("laptop: connected")?, system.logged(COMPLETED)?));
+    let before = (connected()?, system.logged(continued)?);
+    for (service, times) in [("adit-server", 1), ("adit-openvpn-server@old", 2)] {
+        system.run(&["systemctl", "restart", service]).map_err(|e| system.explain(&e.0))?;
+        ensure(system.logged(continued)? == before.1 + times, || {
+            system.explain(&format!("the session of {service} has ended"))
+        })?;
+    }
+    let ((laptops, tunnels), after) = (before.0, connected()?);
+    // The server of `adit openvpn` says so itself.
+    ensure(after == (laptops, tunnels + 1), || system.explain("a client came again"))
 }
 
 /// Returns the number of the package's units.
