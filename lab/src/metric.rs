@@ -69,9 +69,11 @@ pub const ALL: &[Metric] = &[
     metric("recovery_s", "recovery s", Lower, 2),
     metric("survived", "survived", Higher, 0),
     // Near zero, and so not compared by ratios.
-    metric("cost_percent", "cost of the commands %", Neither, 2),
+    metric("cost_percent", "cost of the polling %", Neither, 2),
     metric("commands_per_s", "commands/s", Neither, 0),
     metric("cpu_us_per_command", "CPU us/command", Lower, 1),
+    metric("scrapes_per_s", "scrapes/s", Neither, 1),
+    metric("cpu_us_per_scrape", "CPU us/scrape", Lower, 0),
     metric("control_pps", "control packets/s", Neither, 0),
     metric("hostile_pps", "hostile packets/s", Neither, 0),
     metric("instructions", "instructions", Lower, 0),

@@ -117,7 +117,7 @@ axes! {
     Pattern pattern: Pattern = Pattern::Random, "pattern" = "random, bursts, reorder";
     /// The share of lost packets, in percent.
     Loss loss: f64 = 0.0, "loss" = "0 to 100 percent" in 0.0..=100.0;
-    /// Control messages, management commands or the actions of a hostile peer a second.
+    /// Control messages, management commands, scrapes or the actions of a hostile peer a second.
     Rate rate: u32 = 0, "rate" = "control messages, commands or hostile acts, a second" in 0..=10_000;
     /// The hostile peer.
     Hostile hostile: Hostile = Hostile::None, "hostile" = "none, client, stranger";

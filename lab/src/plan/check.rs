@@ -208,8 +208,8 @@ mod tests {
         for (name, text) in PRESETS {
             let plan = Plan::parse(name, text).expect(name);
             assert_eq!(plan.name, name);
-            // A run of half an hour has no A/A trial; nor has one that measures its noise without commands.
-            let without = ["postgres-soak", "management"];
+            // A run of half an hour has no A/A trial; nor has one that measures its noise without polling.
+            let without = ["postgres-soak", "management", "scrape"];
             assert!(plan.a_a.is_some() || without.contains(&name), "{name}");
         }
     }

@@ -64,6 +64,9 @@ kinds! {
     /// Bulk traffic while a management client polls the server.
     Management "management":
         "bulk while a management client sends commands to the server, in turn with bulk alone", [Rate, Link];
+    /// Bulk traffic while the server's metrics are scraped.
+    Scrape "scrape":
+        "bulk while the server's metrics are scraped, in turn with bulk alone", [Rate, Link];
     /// Round trips and bulk traffic next to a hostile peer.
     Hostile "hostile":
         "round trips and bulk of an honest client while a client or a stranger does its worst",

@@ -33,6 +33,7 @@ pub const PRESETS: [(&str, &str); 15] = [
     ("tinc", include_str!("../../plans/tinc.toml")),
     ("workers", include_str!("../../plans/workers.toml")),
     ("management", include_str!("../../plans/management.toml")),
+    ("scrape", include_str!("../../plans/scrape.toml")),
     ("rules", include_str!("../../plans/rules.toml")),
     ("postgres", include_str!("../../plans/postgres.toml")),
     ("postgres-growth", include_str!("../../plans/postgres-growth.toml")),

@@ -39,7 +39,7 @@ pub(super) fn of(run: &Run, name: &str, styles: &Styles) -> (Vec<Figure>, Vec<Fi
         }
         "overload" => plots.bars(&["recovery_s"]),
         "hostile" => plots.bars(&["loaded_p99_ms", "up_mbps"]),
-        "control" | "management" => plots.bars(&["sum_mbps"]),
+        "control" | "management" | "scrape" => plots.bars(&["sum_mbps"]),
         "postgres" => plots.bars(&["sum_mbps", "idle_p50_ms", "wal_per_byte"]),
         "soak" => plots.bars(&["disk_peak_mib"]),
         "volume" => plots.curves("gigabytes", &["server_pss_mib"], &Scale::Linear),

@@ -36,6 +36,10 @@ pub(super) fn intro(kind: &str) -> &'static str {
             "Bulk transfer in both directions at once, in short slices: alone, and while a management client polls the server. The \
              cost is the throughput that the slices with commands lack."
         }
+        "scrape" => {
+            "Bulk transfer in both directions at once, in short slices: alone, and while the server's metrics are scraped. The cost is \
+             the throughput that the slices with scrapes lack."
+        }
         "hostile" => {
             "An honest client's round trips, from the time when each was meant to start, idle and during its own bulk \
              transfer, while another peer attacks the server: none (the control), a client with a certificate, or a stranger. \

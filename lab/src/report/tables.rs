@@ -155,6 +155,7 @@ impl<'a> Scenario<'a> {
             "control_pps",
             "cost_percent",
             "commands_per_s",
+            "scrapes_per_s",
             "hostile_pps",
             "idle_p999_ms",
             "loaded_p999_ms",

@@ -8,8 +8,8 @@ use adit_testbed::sandbox::Sandbox;
 
 use super::trial_run::TrialRun;
 use super::{
-    growth, handshake_load, hostile, latency, loss, management, memory, postgres, relay, soak,
-    throughput, udp, volume,
+    growth, handshake_load, hostile, latency, loss, management, memory, postgres, relay, scrape,
+    soak, throughput, udp, volume,
 };
 use crate::plan::{Kind, Outer, Settings, Trial};
 use crate::record::Measurement;
@@ -82,6 +82,7 @@ impl Runner {
             Kind::Hostile => hostile::run(self, settings, subject),
             Kind::Control => handshake_load::control(self, settings, subject),
             Kind::Management => management::run(self, settings, subject),
+            Kind::Scrape => scrape::run(self, settings, subject),
             Kind::Postgres => postgres::run(self, settings, subject),
             Kind::Relay => relay::run(self, settings, subject),
             Kind::Soak => soak::run(self, settings, subject),
