@@ -27,14 +27,13 @@ use adit_linux::channel::{Channel, Received};
 use adit_linux::process::{open_process, wait_for_end};
 use adit_runtime::driver::watch;
 use adit_runtime::fault::Fault;
-use adit_runtime::paths;
+use adit_runtime::paths::Paths;
 use ipnet::IpNet;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 pub(crate) use self::protocol::GuestState;
 use self::protocol::{Begin, MESSAGE_LIMIT, ToGuest};
-use crate::Paths;
 use crate::settings::TincSettings;
 
 /// The program name of the guest.
@@ -67,11 +66,7 @@ impl GuestProcess {
     ///
     /// # Errors
     /// The process cannot be started.
-    pub(crate) fn start(
-        settings: &TincSettings,
-        paths: &Paths,
-        verbose: u8,
-    ) -> Result<Self, Fault> {
+    pub(crate) fn start(settings: &TincSettings, verbose: u8) -> Result<Self, Fault> {
         let failed =
             |error: io::Error| Fault::environment(format!("tinc: the guest cannot start: {error}"));
         let (channel, theirs) = Channel::pair(MESSAGE_LIMIT).map_err(failed)?;
@@ -86,9 +81,8 @@ impl GuestProcess {
         let begin = Begin {
             net: settings.net.clone(),
             directory: settings.directory.clone(),
-            pid_file: paths.folders.run.join(format!("mesh-{}-tinc.pid", paths.name())),
-            // Daemons have their control sockets there, wherever the files of the mesh are.
-            control: paths::Paths::new(None)?.run.join(format!("tinc-{}.sock", settings.net)),
+            // The daemon's own name for it, because its pid file is the standard one.
+            control: Paths::new(None)?.run.join(format!("tinc-{}.sock", settings.net)),
             debug: verbose,
         };
         send(&channel, &ToGuest::Begin(begin)).map_err(failed)?;

@@ -167,10 +167,10 @@ impl Guest {
 
     fn start(&mut self, now: Instant) -> io::Result<()> {
         self.restart.started(now);
-        let Begin { net, directory, pid_file, debug, .. } = &self.begin;
+        let Begin { net, directory, debug, .. } = &self.begin;
         let mut command = Command::new("/proc/self/exe");
         command.arg0("tincd").args(["-D", "-d"]).arg(debug.to_string());
-        command.arg("-n").arg(net).arg("-c").arg(directory).arg("--pidfile").arg(pid_file);
+        command.arg("-n").arg(net).arg("-c").arg(directory);
         command.env_clear().env("PATH", PATH).stdin(Stdio::null()).stdout(Stdio::null());
         self.daemon = Some(command.spawn()?);
         Ok(())

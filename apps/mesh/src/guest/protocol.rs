@@ -25,8 +25,6 @@ pub(super) struct Begin {
     pub(super) net: String,
     /// The configuration directory.
     pub(super) directory: PathBuf,
-    /// The file with the daemon's process id and the cookie of tinc's control socket.
-    pub(super) pid_file: PathBuf,
     /// adit's control socket of the daemon.
     pub(super) control: PathBuf,
     /// The debug level.

@@ -128,7 +128,7 @@ fn start(paths: &Paths, options: &UpOptions, on_up: OnUp<'_>) -> Result<(), Faul
     // The helper ends last, when everything is undone.
     let helper = helper::start(&MESH, &duty, &[])?;
     let guest = settings.tinc.as_ref();
-    let guest = guest.map(|tinc| GuestProcess::start(tinc, paths, options.verbose)).transpose()?;
+    let guest = guest.map(|tinc| GuestProcess::start(tinc, options.verbose)).transpose()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

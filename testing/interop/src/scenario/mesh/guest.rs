@@ -205,8 +205,7 @@ fn changes_in_the_mesh(bed: &MeshTestbed, bob: &Tinc, inside: IpAddr) -> Result<
 
 /// The daemon of the guest is killed, and started again.
 fn restarted(bed: &MeshTestbed, inside: IpAddr) -> Result<()> {
-    let file = bed.machines[1].dir.join("run/mesh-home-tinc.pid");
-    let text = fs::read_to_string(&file)?;
+    let text = fs::read_to_string("/run/tinc.guestnet.pid")?;
     let pid = text.split_whitespace().next().and_then(|word| word.parse().ok());
     kill(Pid::from_raw(pid.context("a process id")?), Signal::SIGKILL)?;
     wait_for_reached(bed, &[])?;
