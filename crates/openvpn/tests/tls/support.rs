@@ -203,6 +203,15 @@ impl Ca {
 }
 
 fn new_key(dir: &Path, kind: Kind) -> String {
+    // OpenSSL needs seconds for a key of this size, so all certificates have the same one.
+    static RSA_4096: OnceLock<String> = OnceLock::new();
+    match kind {
+        Kind::Rsa4096 => RSA_4096.get_or_init(|| generate_key(dir, kind)).clone(),
+        _ => generate_key(dir, kind),
+    }
+}
+
+fn generate_key(dir: &Path, kind: Kind) -> String {
     let path: PathBuf = dir.join("new.key");
     let mut args = vec!["genpkey", "-out", "new.key"];
     args.extend(kind.args());
