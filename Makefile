@@ -43,7 +43,7 @@ hooks:
 lint:
 	scripts/words.sh --all
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
-	$(CARGO) clippy -p adit-cli --no-default-features --locked -- -D warnings
+	$(CARGO) clippy --workspace --all-targets --no-default-features --locked -- -D warnings
 	! $(CARGO) tree -p adit-cli --no-default-features --edges normal --prefix none --locked | grep -E '^(adit-app-bridge|adit-app-mesh|adit-app-postgres|adit-app-tinc|adit-bridge|adit-mesh|adit-postgres|adit-tinc|tokio-postgres) '
 
 unit:
