@@ -22,7 +22,8 @@ use crate::net::Net;
 /// Length of the name of an invitation's file, characters.
 const FILE_NAME: usize = 24;
 
-const KEY_FILE: &str = "ed25519_key.priv";
+/// The private key of invitations, in their folder.
+pub(crate) const KEY_FILE: &str = "ed25519_key.priv";
 
 /// An invitation that was not accepted yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -132,13 +133,18 @@ pub fn invitations(net: &Net) -> Result<Vec<Invitation>, Fault> {
 
 fn invitation(path: &Path) -> Option<Invitation> {
     let file = path.file_name()?.to_str()?;
-    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-    if file.len() != FILE_NAME || !file.bytes().all(is_name) {
+    if !is_invitation(file) {
         return None;
     }
     let content = ConfFile::read(path).ok()?;
     let node = content.value("Name")?.parse::<NodeName>().ok()?;
     Some(Invitation { file: file.to_owned(), node: node.to_string() })
+}
+
+/// Returns whether a file of this name may be an invitation.
+pub(crate) fn is_invitation(file: &str) -> bool {
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    file.len() == FILE_NAME && file.bytes().all(is_name)
 }
 
 /// Runs the script `invitation-created`. Its failure is no failure of the invitation.

@@ -3,20 +3,27 @@
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 
 use adit_runtime::fault::Fault;
-use adit_runtime::helper::{Duty, DutyKind, Policy};
+use adit_runtime::helper::{Answer, AnswerWithFds, Duty, DutyKind, Policy, Problem};
 use adit_runtime::metrics::Config as MetricsConfig;
 use adit_runtime::programs::{Program, Setup, Variables};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::load::{is_conf, is_host};
+use super::privileged::{Check, TincRequest, Worker};
+use crate::invite::KEY_FILE;
 use crate::net::Net;
 
 /// The helper of `tincd`.
 pub const TINC: DutyKind = DutyKind {
     name: "tinc",
-    read: |arguments| Ok(Box::new(serde_json::from_value::<TincDuty>(arguments)?)),
+    read: |arguments| {
+        let duty = serde_json::from_value::<TincDuty>(arguments)?;
+        Ok(Box::new(Serving { duty, worker: Worker::default() }))
+    },
 };
 
 /// The variables of the environment of scripts.
@@ -36,8 +43,24 @@ const VARIABLES: [&str; 12] = [
 ];
 
 /// The scripts in the configuration directory.
-const SCRIPTS: [&str; 6] =
-    ["tinc-up", "tinc-down", "host-up", "host-down", "subnet-up", "subnet-down"];
+const SCRIPTS: [&str; 7] = [
+    "tinc-up",
+    "tinc-down",
+    "host-up",
+    "host-down",
+    "subnet-up",
+    "subnet-down",
+    INVITATION_ACCEPTED,
+];
+
+/// The script that runs when a new node has accepted an invitation.
+pub(super) const INVITATION_ACCEPTED: &str = "invitation-accepted";
+
+/// The folder of addresses at which nodes were reached. tinc writes files with the names of nodes into it.
+const CACHE: &str = "cache";
+
+/// The file with these addresses. It has no node's name.
+const ADDRESSES: &str = "adit.addresses";
 
 /// The part of the command line that the helper needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,20 +82,69 @@ pub(crate) struct TincDuty {
     pub(crate) device: Option<String>,
     /// Where metrics are served.
     pub(crate) metrics: Option<MetricsConfig>,
+    /// The name of the net.
+    pub(crate) net_name: Option<String>,
+    /// The name of this node.
+    pub(crate) name: String,
+    /// The command of `Proxy = exec`.
+    pub(crate) proxy_command: Option<String>,
 }
 
-impl TincDuty {
-    fn net(&self) -> Net {
-        Net { name: None, config: self.config.clone(), pid_file: self.pid_file.clone() }
+/// The helper of a daemon.
+#[derive(Debug)]
+struct Serving {
+    duty: TincDuty,
+    worker: Worker,
+}
+
+impl Duty for Serving {
+    fn policy(&self, _: &[(PathBuf, Vec<u8>)], _: u32) -> Result<Policy, Fault> {
+        Ok(self.duty.policy())
+    }
+
+    fn carry_out(
+        &mut self,
+        request: Value,
+        _: u32,
+    ) -> Pin<Box<dyn Future<Output = Result<AnswerWithFds, Problem>> + '_>> {
+        Box::pin(async move {
+            let request: TincRequest = serde_json::from_value(request)
+                .map_err(|error| Problem::Refused(error.to_string()))?;
+            let opened = self.worker.carry_out(&self.duty, &request)?;
+            Ok((Answer::Done, opened.into_iter().collect()))
+        })
     }
 }
 
-impl Duty for TincDuty {
-    fn policy(&self, _: &[(PathBuf, Vec<u8>)], _: u32) -> Result<Policy, Fault> {
+impl TincDuty {
+    /// Returns the net, as far as its files are concerned.
+    pub(super) fn net(&self) -> Net {
+        Net { name: None, config: self.config.clone(), pid_file: self.pid_file.clone() }
+    }
+
+    /// Returns the folder of the file with addresses at which nodes were reached.
+    pub(super) fn cache(&self) -> PathBuf {
+        self.config.join(CACHE)
+    }
+
+    /// Returns the file with addresses at which nodes were reached.
+    pub(super) fn addresses(&self) -> PathBuf {
+        self.cache().join(ADDRESSES)
+    }
+
+    fn policy(&self) -> Policy {
         let net = self.net();
         let conf_d = self.config.join("conf.d");
         let mut policy = Policy {
-            readable: [net.server_file(), self.key.clone()].into(),
+            readable: [
+                net.server_file(),
+                self.key.clone(),
+                net.invitations().join(KEY_FILE),
+                self.addresses(),
+            ]
+            .into(),
+            replaceable: [self.addresses()].into(),
+            own: Some(Box::new(Check)),
             removable: [self.pid_file.clone(), self.socket.clone()].into(),
             control: [self.control.clone()].into(),
             programs: Some(self.setup()),
@@ -86,11 +158,9 @@ impl Duty for TincDuty {
         policy.folders.insert(conf_d, is_conf);
         // Keys that the net tells about nodes without one.
         policy.writable.extend(keyless_hosts(&net));
-        Ok(policy)
+        policy
     }
-}
 
-impl TincDuty {
     /// Returns the scripts that exist.
     pub(crate) fn setup(&self) -> Setup {
         let hosts = self.config.join("hosts");
@@ -135,11 +205,12 @@ fn keyless_hosts(net: &Net) -> Vec<PathBuf> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::testing::Folder;
 
-    fn duty(folder: &Folder) -> TincDuty {
+    /// Returns the duty of a folder's daemon.
+    pub(in super::super) fn duty(folder: &Folder) -> TincDuty {
         TincDuty {
             config: folder.net.config.clone(),
             pid_file: folder.net.pid_file.clone(),
@@ -149,6 +220,9 @@ mod tests {
             mark: None,
             device: None,
             metrics: None,
+            net_name: None,
+            name: "alice".to_owned(),
+            proxy_command: None,
         }
     }
 
@@ -178,7 +252,7 @@ mod tests {
     fn only_host_files_without_a_key_may_be_written() {
         let folder = Folder::new();
         folder.run(b"", false, crate::keys::generate_ed25519);
-        let policy = duty(&folder).policy(&[], 0).unwrap();
+        let policy = duty(&folder).policy();
         assert_eq!(policy.writable, [folder.net.hosts().join("bob")].into());
         assert!(policy.readable.contains(&folder.net.server_file()));
     }
@@ -188,7 +262,7 @@ mod tests {
         let folder = Folder::new();
         let metrics = "unix:/run/adit/tinc.metrics".parse().ok();
         let duty = TincDuty { metrics, ..duty(&folder) };
-        let policy = duty.policy(&[], 0).unwrap();
+        let policy = duty.policy();
         assert!(policy.control.contains(Path::new("/run/adit/tinc.metrics")));
     }
 }

@@ -64,14 +64,8 @@ pub(crate) fn load(net: &Net, options: &[ConfigOption]) -> Result<Loaded, Fault>
 
 /// Refuses what tinc can do and this daemon cannot.
 fn refuse(server: &ServerConfig) -> Result<(), Fault> {
-    let refused = [
-        (
-            "Proxy",
-            server.proxy.is_some(),
-            "connect directly, or let the other nodes connect to this one",
-        ),
-        ("DeviceStandby", server.device_standby, "the device exists as long as the daemon runs"),
-    ];
+    let refused =
+        [("DeviceStandby", server.device_standby, "the device exists as long as the daemon runs")];
     match refused.into_iter().find(|(_, set, _)| *set) {
         Some((name, _, why)) => Err(Fault::operator(format!("{name}: not supported: {why}"))),
         None => Ok(()),
@@ -187,12 +181,8 @@ mod tests {
     #[test]
     fn a_configuration_that_the_daemon_cannot_follow_is_refused_by_name() {
         let folder = Folder::new();
-        for (line, name) in
-            [("Proxy = http x 1", "Proxy"), ("DeviceStandby = yes", "DeviceStandby")]
-        {
-            folder.write("tinc.conf", &format!("Name = alice\n{line}\n"));
-            let error = load(&folder.net, &[]).unwrap_err().to_string();
-            assert!(error.starts_with(&format!("{name}: not supported")), "{error}");
-        }
+        folder.write("tinc.conf", "Name = alice\nDeviceStandby = yes\n");
+        let error = load(&folder.net, &[]).unwrap_err().to_string();
+        assert!(error.starts_with("DeviceStandby: not supported"), "{error}");
     }
 }

@@ -9,16 +9,21 @@
 //! `start` opens everything with the privileges of the start, and `Running` is the loop. `data` moves the packets: one packet is one
 //! datagram.
 
+mod address_cache;
 mod clients;
 mod data;
 mod device;
+mod dial;
 pub(crate) mod duty;
 mod followers;
 mod guest;
+mod joins;
 mod listen;
 mod load;
 mod log_lines;
 pub mod options;
+mod privileged;
+mod reload;
 mod report;
 mod requests;
 mod rows;

@@ -161,6 +161,7 @@ impl Running {
             ("not-written", data.not_written),
             ("not-sent", data.not_sent),
             ("scripts-skipped", self.scripts.skipped()),
+            ("refused-joins", self.joins.refused()),
             ("log-lines-not-read", lines),
             ("packet-copies-not-read", copies),
         ];

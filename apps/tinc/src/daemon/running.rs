@@ -11,7 +11,7 @@ use adit_runtime::fault::Fault;
 use adit_runtime::helper::files::{self, WriteMode};
 use adit_runtime::instance::{EndReason, Instance};
 use adit_runtime::metrics::{PeerSample, Samples};
-use adit_runtime::{helper, say};
+use adit_runtime::say;
 use adit_tinc::config::{ConfigOption, ServerConfig};
 use adit_tinc::keys::PublicKey;
 use adit_tinc::name::NodeName;
@@ -20,11 +20,14 @@ use tokio::net::TcpStream;
 use tokio::signal::unix::Signal as UnixSignal;
 use tokio::sync::mpsc;
 
+use super::address_cache::AddressCache;
 use super::clients::{ClientEvent, ClientId, Clients};
 use super::data::{Data, Ready};
+use super::dial::DialOptions;
 use super::guest::Guest;
-use super::load::load;
+use super::joins::Joins;
 use super::log_lines;
+use super::privileged::Privileged;
 use super::report::Statistics;
 use super::rows::Changes;
 use super::scripts::Scripts;
@@ -44,6 +47,10 @@ pub(super) struct Running {
     pub(super) node: Node,
     pub(super) data: Data,
     pub(super) streams: Streams,
+    pub(super) dial: DialOptions,
+    pub(super) joins: Joins,
+    pub(super) privileged: Privileged,
+    pub(super) address_cache: AddressCache,
     pub(super) accepted: mpsc::Receiver<(TcpStream, SocketAddr)>,
     pub(super) clients: Clients,
     pub(super) scripts: Scripts,
@@ -127,6 +134,8 @@ impl Instance for Running {
             self.perform(now);
         }
         self.expire_guest(now);
+        self.expire_joins(now);
+        self.address_cache.tick(&self.node, now);
         Ok(None)
     }
 
@@ -169,14 +178,19 @@ impl Instance for Running {
 impl Running {
     fn stream(&mut self, event: StreamEvent, now: Instant) {
         match event {
-            StreamEvent::Connected(id, stream) => match stream.local_addr() {
+            StreamEvent::Connected(id, link) => match link.local_addr() {
                 Ok(local) => {
-                    self.streams.serve(id, stream);
-                    self.node.connected(now, id, local);
+                    if self.streams.serve_dialled(id, link) {
+                        self.node.connected(now, id, local);
+                    }
                 }
                 Err(_) => self.node.closed(now, id),
             },
+            StreamEvent::Bytes(id, bytes) if self.joins.contains(id) => {
+                self.join_received(id, &bytes, now);
+            }
             StreamEvent::Bytes(id, bytes) => self.node.receive(now, id, &bytes),
+            StreamEvent::Closed(id, _) if self.joins.contains(id) => self.join_closed(id),
             StreamEvent::Closed(id, reason) => {
                 if let Some(reason) = reason {
                     say!(3, "Connection {}: {reason}", id.0);
@@ -208,19 +222,15 @@ impl Running {
             let Some(output) = self.node.pop() else { return };
             match output {
                 Output::Resolve { node, host, port } => self.streams.resolve(node, host, port),
-                Output::Dial { connection, address } => {
-                    say!(2, "Trying to connect to {} port {}", address.ip(), address.port());
-                    self.streams.dial(connection, address);
-                }
+                Output::Dial { connection, address } => self.dial(connection, address),
                 Output::Send { connection, bytes } => {
                     let waiting = self.streams.send(connection, bytes);
                     self.node.set_backlog(connection, waiting);
                 }
                 Output::Close { connection, tarpit: true } => self.streams.tarpit(connection),
                 Output::Close { connection, tarpit: false } => self.streams.close(connection),
-                Output::Join { connection, .. } => {
-                    tracing::warn!("a node wants to join: this daemon does not accept invitations");
-                    self.streams.close(connection);
+                Output::Join { connection, address, key, rest } => {
+                    self.join(connection, address, key, &rest, now);
                 }
                 Output::Datagram { to, bytes, .. } => {
                     if self.data.send(to, &bytes) {
@@ -252,6 +262,7 @@ impl Running {
                 }
             }
             NodeEvent::KeyLearned { node, key } => self.store_key(node, key),
+            NodeEvent::Connected { .. } => self.address_cache.changed(),
             _ => {}
         }
     }
@@ -270,31 +281,12 @@ impl Running {
         }
     }
 
-    /// Reads the files of the net again.
-    pub(super) fn read_again(&mut self) -> Result<(), Fault> {
-        if let Some(helper) = helper::current() {
-            helper.call(helper::Request::Reload, &[])?;
-        }
-        let loaded = load(&self.net, &self.options)?;
-        loaded.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-        let now = now();
-        let old: Vec<NodeName> = self.server.connect_to.clone();
-        self.server.own.subnets = loaded.server.own.subnets;
-        self.node.reload(now, loaded.hosts, &self.guest.with(&self.server.own.subnets));
-        for node in loaded.server.connect_to.iter().filter(|node| !old.contains(node)) {
-            self.node.connect(now, node);
-        }
-        self.server.connect_to = loaded.server.connect_to;
-        self.perform(now);
-        say!(1, "The configuration was read again");
-        Ok(())
-    }
-
     /// Ends all connections, and runs the last scripts.
     pub(super) async fn shut_down(&mut self, limit: Duration) {
         let now = now();
         self.node.close_all(now);
         self.perform(now);
+        self.address_cache.write(&self.node);
         self.scripts.push_path("tinc-down", &[]);
         if tokio::time::timeout(limit, self.scripts.finish()).await.is_err() {
             tracing::warn!("the scripts took too long");

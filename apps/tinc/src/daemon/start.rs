@@ -1,5 +1,7 @@
 //! Opens what a daemon needs, gives up privileges, and runs the loop.
 
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,25 +16,29 @@ use adit_runtime::log::{self, Settings, Style, Target};
 use adit_runtime::paths::Paths;
 use adit_runtime::privileges::{self, PrivilegeOptions};
 use adit_runtime::{programs, random, say};
-use adit_tinc::config::Mode;
+use adit_tinc::config::{Mode, Proxy};
 use adit_tinc::node::{Node, NodeConfig};
 use adit_tinc::route::{Router, Settings as RouterSettings};
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::address_cache::AddressCache;
 use super::clients::Clients;
 use super::data::Data;
 use super::device::Device;
+use super::dial::DialOptions;
 use super::duty::{TINC, TincDuty};
 use super::followers::{LogFollowers, PacketFollowers};
 use super::guest::Guest;
+use super::joins::Joins;
 use super::listen;
 use super::load::{Loaded, load, private_key};
 use super::options::DaemonOptions;
+use super::privileged::Privileged;
 use super::report::Statistics;
 use super::rows::Changes;
 use super::running::Running;
 use super::scripts::Scripts;
-use super::streams::{DialOptions, Streams};
+use super::streams::Streams;
 use crate::conf_file::write_file;
 use crate::control::server::Cookie;
 use crate::net::Net;
@@ -124,15 +130,36 @@ fn start(net: Net, options: &DaemonOptions, followers: Arc<LogFollowers>) -> Res
         mark: Some(loaded.server.fwmark).filter(|mark| *mark != 0),
         device: loaded.server.bind_to_interface.clone(),
         metrics: options.metrics.clone(),
+        net_name: net.name.clone(),
+        name: loaded.name.to_string(),
+        proxy_command: match &loaded.server.proxy {
+            Some(Proxy::Exec(command)) => Some(command.clone()),
+            _ => None,
+        },
     };
+    create_cache(&duty);
     privileges::raise_descriptor_limit();
     // The helper must end last.
     let helper = helper::start(&TINC, &duty, &[])?;
     if helper.is_none() {
         programs::start(&duty.setup())?;
+        if duty.proxy_command.is_some() {
+            return Err(Fault::operator(
+                "Proxy = exec: start the daemon as root: its helper process starts the command",
+            ));
+        }
     }
     let runtime = adit_runtime::async_runtime()?;
     runtime.block_on(serve(net, options, &duty, loaded, helper.is_some(), followers))
+}
+
+/// Creates the folder of the addresses at which nodes were reached. Without it, they are not kept.
+fn create_cache(duty: &TincDuty) {
+    let folder = duty.cache();
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(&folder);
+    if let Err(error) = made {
+        tracing::warn!("{}: cannot be created: {error}", folder.display());
+    }
 }
 
 async fn serve(
@@ -190,13 +217,20 @@ async fn serve(
             .iter()
             .filter_map(|bind| Some((bind.address?, 0).into()))
             .collect(),
+        proxy: server.proxy.clone(),
     };
     let router = Router::new(RouterSettings::from(&server));
+    let mut node = Node::new(config, now(), random::generator()?);
+    let address_cache = AddressCache::load(duty.addresses(), &mut node, now());
     let mut running = Running {
         options: options.options.clone(),
-        node: Node::new(config, now(), random::generator()?),
+        node,
+        address_cache,
+        dial,
+        joins: Joins::new(random::generator()?),
+        privileged: Privileged::new(duty.clone()),
         data: Data::new(device, router, listening.udp, copies)?,
-        streams: Streams::new(dial),
+        streams: Streams::new(),
         accepted: listen::accept(listening.tcp)?,
         clients,
         scripts,

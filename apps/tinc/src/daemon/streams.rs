@@ -6,30 +6,25 @@
 use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-use adit_linux::tcp::TcpConnectOptions;
-use adit_runtime::helper::sockets;
 use adit_tinc::name::NodeName;
 use adit_tinc::node::ConnectionId;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
+
+use super::dial::Link;
 
 /// The number of events that wait for the loop.
 const WAITING: usize = 64;
 
 /// The number of bytes that are read at once.
 const READ: usize = 16 * 1024;
-
-/// The longest wait for a connection to be established.
-const DIAL: Duration = Duration::from_secs(20);
 
 /// The longest time for sending what waits on a connection that is closed.
 const LINGER: Duration = Duration::from_secs(2);
@@ -47,22 +42,13 @@ const MAX_ADDRESSES: usize = 16;
 #[derive(Debug)]
 pub(super) enum StreamEvent {
     /// A dialled connection is established.
-    Connected(ConnectionId, TcpStream),
+    Connected(ConnectionId, Link),
     /// Bytes arrived.
     Bytes(ConnectionId, Vec<u8>),
     /// The connection ended, or dialling failed.
     Closed(ConnectionId, Option<String>),
     /// A name was resolved, or not.
     Resolved(NodeName, Vec<SocketAddr>),
-}
-
-/// The options of dialled sockets.
-#[derive(Clone, Debug, Default)]
-pub(super) struct DialOptions {
-    pub(super) mark: Option<u32>,
-    pub(super) device: Option<String>,
-    /// The addresses to connect from.
-    pub(super) from: Vec<SocketAddr>,
 }
 
 /// A connection.
@@ -80,21 +66,14 @@ pub(super) struct Streams {
     open: HashMap<ConnectionId, Open>,
     /// The connections on which bytes waited when they were last looked at.
     waiting: BTreeSet<ConnectionId>,
-    options: DialOptions,
     events: (mpsc::Sender<StreamEvent>, mpsc::Receiver<StreamEvent>),
     in_tarpit: Arc<AtomicUsize>,
 }
 
 impl Streams {
-    pub(super) fn new(options: DialOptions) -> Self {
+    pub(super) fn new() -> Self {
         let events = mpsc::channel(WAITING);
-        Self {
-            open: HashMap::new(),
-            waiting: BTreeSet::new(),
-            options,
-            events,
-            in_tarpit: Arc::default(),
-        }
+        Self { open: HashMap::new(), waiting: BTreeSet::new(), events, in_tarpit: Arc::default() }
     }
 
     /// Waits for the next event. Cancel-safe.
@@ -106,25 +85,17 @@ impl Streams {
         }
     }
 
-    /// Dials an address. Returns the event of a failure at once.
-    pub(super) fn dial(&mut self, id: ConnectionId, to: SocketAddr) {
-        let mut options = TcpConnectOptions::new(to);
-        options.fwmark = self.options.mark;
-        options.device.clone_from(&self.options.device);
-        options.from =
-            self.options.from.iter().find(|from| from.is_ipv4() == to.is_ipv4()).copied();
-        let started = sockets::connect(&options).map(OwnedFd::from);
+    /// Opens a connection by a future, and reports it or the failure.
+    pub(super) fn dial(
+        &mut self,
+        id: ConnectionId,
+        connect: impl Future<Output = Result<Link, String>> + Send + 'static,
+    ) {
         let tx = self.events.0.clone();
         let task = tokio::spawn(async move {
-            let connected = match started {
-                Ok(fd) => timeout(DIAL, established(fd))
-                    .await
-                    .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())),
-                Err(error) => Err(error),
-            };
-            let event = match connected {
-                Ok(stream) => StreamEvent::Connected(id, stream),
-                Err(error) => StreamEvent::Closed(id, Some(error.to_string())),
+            let event = match connect.await {
+                Ok(link) => StreamEvent::Connected(id, link),
+                Err(problem) => StreamEvent::Closed(id, Some(problem)),
             };
             let _ = tx.send(event).await;
         });
@@ -142,10 +113,34 @@ impl Streams {
         });
     }
 
-    /// Starts to read and write an established connection.
+    /// Starts to read and write a dialled connection. Returns false if it was closed in the meantime.
+    pub(super) fn serve_dialled(&mut self, id: ConnectionId, link: Link) -> bool {
+        if !self.open.contains_key(&id) {
+            return false;
+        }
+        match link {
+            Link::Tcp(stream) => self.serve(id, stream),
+            Link::Command(stream) => {
+                let (read, write) = stream.into_split();
+                self.serve_halves(id, read, write);
+            }
+        }
+        true
+    }
+
+    /// Starts to read and write an accepted connection.
     pub(super) fn serve(&mut self, id: ConnectionId, stream: TcpStream) {
         let _ = stream.set_nodelay(true);
         let (read, write) = stream.into_split();
+        self.serve_halves(id, read, write);
+    }
+
+    fn serve_halves(
+        &mut self,
+        id: ConnectionId,
+        read: impl AsyncRead + Unpin + Send + 'static,
+        write: impl AsyncWrite + Unpin + Send + 'static,
+    ) {
         let task = tokio::spawn(reader(id, read, self.events.0.clone()));
         let (writer, lines) = mpsc::unbounded_channel();
         let backlog = Arc::new(AtomicUsize::new(0));
@@ -211,17 +206,11 @@ impl Streams {
     }
 }
 
-/// Waits until a socket is connected.
-async fn established(fd: OwnedFd) -> io::Result<TcpStream> {
-    let stream = TcpStream::from_std(std::net::TcpStream::from(fd))?;
-    stream.writable().await?;
-    match stream.take_error()? {
-        Some(error) => Err(error),
-        None => Ok(stream),
-    }
-}
-
-async fn reader(id: ConnectionId, mut stream: OwnedReadHalf, tx: mpsc::Sender<StreamEvent>) {
+async fn reader(
+    id: ConnectionId,
+    mut stream: impl AsyncRead + Unpin,
+    tx: mpsc::Sender<StreamEvent>,
+) {
     loop {
         let mut bytes = vec![0; READ];
         let event = match stream.read(&mut bytes).await {
@@ -240,7 +229,7 @@ async fn reader(id: ConnectionId, mut stream: OwnedReadHalf, tx: mpsc::Sender<St
 }
 
 async fn write_all(
-    mut stream: OwnedWriteHalf,
+    mut stream: impl AsyncWrite + Unpin,
     mut lines: mpsc::UnboundedReceiver<Vec<u8>>,
     backlog: Arc<AtomicUsize>,
 ) {

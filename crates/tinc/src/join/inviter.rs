@@ -185,7 +185,7 @@ impl Inviter {
         if content.len() > MAX_FILE {
             return Err(FileError::TooLong.into());
         }
-        let name = new_name(&content)?;
+        let name = invited_node(&content)?;
         for part in content.as_bytes().chunks(MAX_PART) {
             self.session.send(DATA, part, out).map_err(ExchangeError::from)?;
         }
@@ -209,7 +209,10 @@ impl Inviter {
 }
 
 /// Returns the new node's name, which the first line of an invitation has.
-fn new_name(content: &str) -> Result<NodeName, FileError> {
+///
+/// # Errors
+/// Fails if the first line is another one, or the name is invalid.
+pub fn invited_node(content: &str) -> Result<NodeName, FileError> {
     let line = content.lines().next().unwrap_or_default();
     match split_line(line.trim()) {
         (variable, name) if variable.eq_ignore_ascii_case("Name") => Ok(name.parse()?),

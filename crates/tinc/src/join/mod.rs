@@ -26,7 +26,7 @@ mod joiner;
 mod tests;
 
 pub use files::{ConfigFile, FilesError, Ifconfig, InterfacePlan, Route};
-pub use inviter::{Claim, Inviter, InviterError, InviterEvent};
+pub use inviter::{Claim, Inviter, InviterError, InviterEvent, invited_node};
 pub use joiner::{JoinError, Joiner, JoinerEvent, Phase};
 
 /// Length of the longest part of a file in one record, bytes.

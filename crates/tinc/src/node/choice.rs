@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{Node, after};
 use crate::autoconnect::{Candidate, Choice, Connection, INTERVAL};
+use crate::legacy::FIRST_MINOR;
 use crate::name::NodeName;
 
 impl Node {
@@ -16,16 +17,14 @@ impl Node {
         self.refresh();
         let known = self.graph.nodes().chain(self.hosts.keys()).filter(|name| **name != self.own);
         let known: BTreeSet<NodeName> = known.cloned().collect();
-        let candidate = |node| Candidate {
-            node,
-            connection: self.connection_state(node),
-            is_reachable: self.graph.route(node).is_some(),
-            has_address: self.hosts.get(node).is_some_and(|host| !host.addresses.is_empty()),
-            edges: self.graph.edges_of(node).count(),
-        };
-        let candidates: Vec<Candidate<'_>> = known.iter().map(candidate).collect();
+        let candidates: Vec<Candidate<'_>> =
+            known.iter().map(|node| self.candidate(node)).collect();
         for choice in self.choice.choose(&candidates, &mut self.random) {
             match choice {
+                // A node that joined by an invitation has only its inviter's key. This exchanges keys, so that a later choice can connect.
+                Choice::Open(node) if self.public_key(&node).is_none() => {
+                    self.ask_public_key(&node);
+                }
                 Choice::Open(node) => self.add_outgoing(&node, true),
                 Choice::Close(node) => {
                     self.drop_node(&node);
@@ -35,6 +34,26 @@ impl Node {
                 }
             }
         }
+    }
+
+    fn candidate<'a>(&self, node: &'a NodeName) -> Candidate<'a> {
+        let has_key = self.public_key(node).is_some();
+        let speaks = u16::from(self.minor(node)) >= FIRST_MINOR;
+        Candidate {
+            node,
+            connection: self.connection_state(node),
+            is_reachable: self.graph.route(node).is_some()
+                && speaks
+                && (has_key || self.learn_keys),
+            has_address: has_key
+                && self.hosts.get(node).is_some_and(|host| !host.addresses.is_empty()),
+            edges: self.graph.edges_of(node).count(),
+        }
+    }
+
+    /// No longer opens connections by choice. Those that are open remain.
+    pub(super) fn forget_choices(&mut self) {
+        self.outgoing.retain(|_, outgoing| !outgoing.chosen);
     }
 
     /// Returns the state of the connection with a node.

@@ -159,6 +159,11 @@ impl Node {
         Some(self.add_connection(connection))
     }
 
+    /// Returns the node that an [`Output::Dial`] is for.
+    pub fn dialled(&self, id: ConnectionId) -> Option<&NodeName> {
+        self.connections.get(&id)?.dialled.as_ref()
+    }
+
     pub(super) fn dial(&mut self, node: &NodeName, address: SocketAddr) -> ConnectionId {
         let mut connection = Connection::new(address, State::Dialling, self.now);
         connection.dialled = Some(node.clone());
@@ -174,14 +179,14 @@ impl Node {
         id
     }
 
-    /// An [`Output::Dial`] succeeded.
+    /// An [`Output::Dial`] succeeded. An unspecified local address means that the connection has none.
     pub fn connected(&mut self, now: Instant, id: ConnectionId, local: SocketAddr) {
         self.now = now;
         let own = self.own.clone();
         if let Some(connection) = self.connections.get_mut(&id)
             && matches!(connection.state, State::Dialling)
         {
-            connection.local = Some(canonical(local));
+            connection.local = Some(canonical(local)).filter(|it| !it.ip().is_unspecified());
             connection.identified = now;
             connection.state = State::Identifying(Lines::default());
             Id::of(own).write(&mut connection.out);

@@ -1,6 +1,5 @@
 //! What the operator sees and asks for.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -8,7 +7,6 @@ use adit_engine::Instant;
 
 use super::connections::State;
 use super::{CloseReason, ConnectionId, Node};
-use crate::config::HostConfig;
 use crate::meta::{Message, Options};
 use crate::name::{NodeId, NodeName};
 use crate::subnet::Subnet;
@@ -143,34 +141,6 @@ impl Node {
             }
         }
         self.finish();
-    }
-
-    /// Takes the host files and this node's subnets as they are now. Connections with nodes whose host file changed or vanished are closed.
-    pub fn reload(
-        &mut self,
-        now: Instant,
-        hosts: BTreeMap<NodeName, HostConfig>,
-        own_subnets: &[Subnet],
-    ) {
-        self.now = now;
-        let changed = self.connections.iter().filter_map(|(id, connection)| {
-            let node = &connection.meta()?.node;
-            (self.hosts.get(node) != hosts.get(node)).then_some(*id)
-        });
-        let changed: Vec<ConnectionId> = changed.collect();
-        self.hosts = hosts;
-        for id in changed {
-            self.close(id, CloseReason::HostChanged);
-        }
-        self.finish();
-        let own = self.own.clone();
-        let old: Vec<Subnet> = self.subnets.of(&own).copied().collect();
-        for subnet in old.iter().filter(|subnet| !own_subnets.contains(subnet)) {
-            self.remove_subnet(now, *subnet);
-        }
-        for subnet in own_subnets {
-            self.add_subnet(now, *subnet);
-        }
     }
 
     /// Closes all connections, before the node ends.

@@ -28,8 +28,9 @@ impl Node {
             }
             Identity::Joining(key) => {
                 let rest = std::mem::take(input).to_vec();
+                let (address, key) = (connection.remote, *key);
                 self.connections.remove(&id);
-                self.outputs.push_back(Output::Join { connection: id, key: *key, rest });
+                self.outputs.push_back(Output::Join { connection: id, address, key, rest });
                 return Ok(());
             }
         };

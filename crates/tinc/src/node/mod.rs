@@ -31,6 +31,7 @@ mod outgoing;
 mod output;
 mod payload;
 mod peer;
+mod reload;
 mod requests;
 mod sessions;
 #[cfg(test)]

@@ -247,6 +247,11 @@ impl Node {
         self.recent.get(node).into_iter().flatten().copied().collect()
     }
 
+    /// Returns the same for all nodes with such addresses, in the order of their names.
+    pub fn all_recent_addresses(&self) -> impl Iterator<Item = (&NodeName, Vec<SocketAddr>)> {
+        self.recent.iter().map(|(node, recent)| (node, recent.iter().copied().collect()))
+    }
+
     /// Sets the result of [`Node::recent_addresses`] in an earlier run.
     pub fn set_recent_addresses(&mut self, node: &NodeName, addresses: &[SocketAddr]) {
         for address in addresses.iter().take(MAX_RECENT).rev() {

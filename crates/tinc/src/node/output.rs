@@ -51,6 +51,8 @@ pub enum Output {
     Join {
         /// The connection.
         connection: ConnectionId,
+        /// The address of the joining node.
+        address: SocketAddr,
         /// The key of the joining node for this connection alone.
         key: PublicKey,
         /// The bytes that followed its identification.

@@ -1,6 +1,7 @@
 //! The messages from one node to another, which the nodes on the way pass on: REQ_KEY and ANS_KEY.
 
 use super::{Node, count};
+use crate::config::Forwarding;
 use crate::meta::{AddressToken, KeyRequest, Token, decode_record};
 use crate::name::NodeName;
 use crate::sptps::DATAGRAM_OVERHEAD;
@@ -22,8 +23,9 @@ impl Node {
             if self.config.tunnel_server {
                 return;
             }
+            let relays = self.config.forwarding == Forwarding::Internal;
             return match request {
-                Some(KeyRequest::Datagram(datagram)) => {
+                Some(KeyRequest::Datagram(datagram)) if relays => {
                     self.datagram_in_request(neighbour, from, to, &datagram);
                 }
                 _ => self.pass_towards(to, line),

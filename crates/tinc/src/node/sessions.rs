@@ -141,7 +141,7 @@ impl Node {
         }
     }
 
-    fn ask_public_key(&mut self, from: &NodeName) {
+    pub(super) fn ask_public_key(&mut self, from: &NodeName) {
         let own = self.own.clone();
         if let Some(peer) = self.peers.get_mut(from) {
             peer.asked = Some(self.now);

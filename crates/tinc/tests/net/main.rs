@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use adit_engine::Random;
 use adit_sim::{Impairment, Loss};
+use adit_tinc::name::NodeName;
 use adit_tinc::node::Output;
 
 use crate::world::{World, name};
@@ -222,6 +223,29 @@ fn nodes_choose_their_connections() {
     let sends = world.sends;
     world.run(secs(60));
     assert!(world.sends - sends < 60 * count as u64, "few changes: {}", world.sends - sends);
+}
+
+/// Section 8.5: a node with more than three connections closes those that it opened itself, unless the other end needs them.
+#[test]
+fn surplus_connections_are_closed() {
+    let count = 10;
+    let mut world = World::new(7, &vec![Vec::new(); count], &Impairment::default());
+    let surplus = |world: &World| -> usize {
+        let has_enough = |name: &NodeName| {
+            let mut hosts = world.hosts.iter();
+            hosts.any(|host| host.node.name() == name && host.node.neighbours().count() > 3)
+        };
+        let hosts = world.hosts.iter().filter(|host| has_enough(host.node.name()));
+        let opened = hosts.flat_map(|host| host.node.connection_infos());
+        let opened = opened.filter(|info| info.outgoing && info.active);
+        opened.filter(|info| info.node.as_ref().is_some_and(has_enough)).count()
+    };
+    world.run(secs(15));
+    assert!(surplus(&world) > 0, "all nodes open three at once");
+    world.run(secs(600));
+    assert_eq!(surplus(&world), 0);
+    world.assert_all_reachable("with fewer connections");
+    assert!(world.hosts.iter().all(|host| host.node.neighbours().count() >= 3));
 }
 
 /// Section 7.5: a restart in a net with many connections costs a bounded number of messages.

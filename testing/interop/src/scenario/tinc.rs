@@ -34,12 +34,18 @@ mod daemon;
 mod desk;
 mod matrix;
 mod nets;
+mod network;
 
 pub(super) const SCENARIOS: &[(&str, ScenarioFn)] = &[
     ("commands", commands::commands),
     ("daemon", daemon::daemon),
     ("followers", desk::followers),
     ("neighbour", neighbour),
+    ("net-auto-connect", network::auto_connect),
+    ("net-invitations", network::invitations),
+    ("net-outgoing", network::outgoing),
+    ("net-proxies", network::proxies),
+    ("net-reload", network::reload),
     ("start", desk::start),
     ("six-mixed-nodes", nets::six),
     ("start-at-once", nets::start_at_once),

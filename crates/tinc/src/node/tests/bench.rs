@@ -121,6 +121,23 @@ impl Bench {
         id
     }
 
+    /// Answers a connection that the node opened, up to the neighbour's ACK.
+    pub(super) fn finish_handshake(&mut self, who: &str, id: ConnectionId) {
+        let params = Params {
+            role: Role::Responder,
+            key: key(who),
+            peer: key("alice").public(),
+            label: meta_label("alice", who),
+        };
+        let mut out = format!("0 {who} 17.7\n").into_bytes();
+        let stream = Stream::start(params, &mut self.random, &mut out);
+        let member =
+            Member { id, stream, lines: Vec::new(), packets: Vec::new(), expects: Expects::Line };
+        self.members.insert(who.to_owned(), member);
+        self.node.receive(self.now, id, &out);
+        self.pump();
+    }
+
     /// Connects a scripted neighbour, and discards the node's messages so far.
     pub(super) fn join(&mut self, who: &str) -> ConnectionId {
         self.join_with(who, ACK)

@@ -62,7 +62,8 @@ fn a_joining_node_is_handed_over_with_its_bytes() {
     let joiner = key("joiner").public();
     let line = format!("0 ?{joiner} 17.1\nrest");
     bench.node.receive(bench.now, id, line.as_bytes());
-    let join = Output::Join { connection: id, key: joiner, rest: b"rest".to_vec() };
+    let (address, rest) = (address("bob"), b"rest".to_vec());
+    let join = Output::Join { connection: id, address, key: joiner, rest };
     assert_eq!(bench.node.pop(), Some(join));
     assert!(!bench.is_open(id));
 }

@@ -5,4 +5,5 @@ mod connections;
 mod discovery;
 mod floods;
 mod packets;
+mod reload;
 mod sessions;
