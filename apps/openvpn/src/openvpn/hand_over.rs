@@ -64,8 +64,9 @@ pub fn hand_over(pid: u32) -> Result<usize, Fault> {
     let command = fs::read(process.join("cmdline")).map_err(missing)?;
     let args = arguments(&command)
         .ok_or_else(|| Fault::operator(format!("process {pid} is not adit openvpn")))?;
-    // The configuration may name its files relative to it.
-    env::set_current_dir(process.join("cwd")).map_err(missing)?;
+    // The configuration may name its files relative to the process's working directory. A unit's own commands may not see it, but are in it
+    // anyway.
+    let _ = env::set_current_dir(process.join("cwd"));
     // As the next process will read it.
     let options = config::parse(&args, &Configs::default())
         .map_err(|e| Fault::operator(format!("Options error: {e}")))?;
