@@ -173,6 +173,7 @@ impl<F: Format> Plane<F> {
             has_tun,
             ethernet: ethernet.then(Switch::default),
             unrouted: OnceLock::new(),
+            hand_up: OnceLock::new(),
             filtered: OnceLock::new(),
             clock,
             stop: AtomicBool::new(false),
@@ -290,7 +291,11 @@ impl<F: Format> Plane<F> {
                 change_keys(peer, |keys| std::mem::swap(&mut keys.primary, &mut keys.secondary));
             }),
             Command::DelKey(id, slot) => {
-                self.with(id, |peer| change_keys(peer, |keys| *keys.slot(slot) = None));
+                self.with(id, |peer| {
+                    change_keys(peer, |keys| *keys.slot(slot) = None);
+                    // The last burst under the key ends before the caller goes on.
+                    drop(peer.lock_tx());
+                });
                 self.clear_stacks();
             }
             Command::SetRoutes(id, prefixes) => {

@@ -181,6 +181,14 @@ pub trait FormatKey: Debug + Send + Sync + Sized {
     /// Returns whether packets under this key have no header, so every datagram from the peer's address is a data packet.
     fn is_headerless(&self) -> bool;
 
+    /// Returns whether a run, found by the peer's address and the key's id, is meant for this key. Of a run that is not, a plane that hands up
+    /// ([`crate::Plane::hand_up`]) makes control packets.
+    #[inline]
+    fn accepts(&self, run: &[u8]) -> bool {
+        let _ = run;
+        true
+    }
+
     /// Starts to seal one burst. Called only under the peer's TX lock, so that packet ids are assigned in the order of
     /// sending.
     fn sealer(&self, spec: &PeerSpec<Self::Types>) -> Self::Sealer<'_>;

@@ -1,6 +1,7 @@
 //! Turns received datagrams into packets for the TUN device or other peers, and into upcalls. No I/O.
 
 mod ethernet;
+mod hand_up;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use adit_wire::mss;
 
 use crate::ethernet::StationId;
 use crate::filter_hook::Relayed;
-use crate::format::{Format, Header, InBand, Kind, Opener as _, Origin, Rejected};
+use crate::format::{Format, FormatKey as _, Header, InBand, Kind, Opener as _, Origin, Rejected};
 use crate::key::Key;
 use crate::peer::Peer;
 use crate::replay::ReplayCheck;
@@ -30,7 +31,7 @@ use crate::tables::PeerTable;
 use crate::upcall::MAX_CONTROL;
 
 /// The longest in-band message that is passed to the control plane.
-const MAX_IN_BAND: usize = 512;
+const MAX_IN_BAND: usize = 2048;
 /// The rate at which one peer may move to another address.
 const MOVES: Rate = Rate::per_second(100);
 
@@ -48,6 +49,8 @@ pub struct Ingress<'a, 's, F: Format> {
     pub(crate) lazy: Option<Box<LazyState<'a>>>,
     /// The source address checked last, and whether it belongs to that run's peer.
     source: Option<(PeerId, IpAddr)>,
+    /// The destination checked last, if it is this host's.
+    local: Option<IpAddr>,
     /// Unauthenticated control packets received on this stream so far.
     pub(crate) unauthenticated: u32,
     /// The reason why the stream of these packets must end.
@@ -171,6 +174,7 @@ impl<'a, 's, F: Format> Ingress<'a, 's, F> {
             relays,
             lazy: None,
             source: None,
+            local: None,
             unauthenticated: 0,
             stream_error: None,
         }
@@ -253,11 +257,11 @@ impl<'a, 's, F: Format> Ingress<'a, 's, F> {
             Kind::Data { peer, key } => {
                 let wire_id = peer;
                 let Some(peer) = self.find_peer(link, wire_id) else {
-                    return self.splice(link, wire_id, layout, run, DropReason::UnknownPeer);
+                    return self.unknown(link, wire_id, layout, run, DropReason::UnknownPeer);
                 };
                 let keys = peer.keys.load();
-                let Some(key) = keys.find(key) else {
-                    return self.splice(link, wire_id, layout, run, DropReason::UnknownKey);
+                let Some(key) = keys.find(key).filter(|key| key.format.accepts(run)) else {
+                    return self.unknown(link, wire_id, layout, run, DropReason::UnknownKey);
                 };
                 let spec = peer.settings.load_full();
                 let same_path = Peer::<F>::same_path(&spec, link);
@@ -377,6 +381,9 @@ impl<'a, 's, F: Format> Ingress<'a, 's, F> {
                 Ok(opened) => opened,
                 Err(reason) => {
                     stats.drop(reason);
+                    if reason == DropReason::BadTag {
+                        self.shared.report_unreadable(run.peer.id);
+                    }
                     // On one of several paths, a relay may have forwarded packets from anyone.
                     if C::LOSSLESS && !several_paths {
                         self.stream_error = Some(StreamEnd::BadPacket);
@@ -520,6 +527,9 @@ impl<'a, 's, F: Format> Ingress<'a, 's, F> {
         let Some(ip) = Ip::parse(packet) else {
             return stats.drop(DropReason::NotIp);
         };
+        if let Some(hand_up) = self.shared.hand_up.get() {
+            return self.deliver_or_hand_up(run, hand_up, ip.destination, packet);
+        }
         // The routes are those of the first channel.
         let id = run.peer.first;
         if self.source != Some((id, ip.source)) {

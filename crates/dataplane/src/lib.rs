@@ -36,6 +36,8 @@ mod ethernet;
 mod filter_hook;
 pub mod format;
 #[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+mod hand_up;
+#[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 pub mod ingress;
 #[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 mod key;
@@ -74,6 +76,7 @@ pub use control::{Plane, PlaneConfig};
 pub use egress::MAX_PACKET;
 pub use ethernet::{MACS_PER_PEER, MAX_MACS, MacTotals};
 pub use filter_hook::{FilterConfig, HOST};
+pub use hand_up::{HandedUp, Unpeered};
 pub use recursion::{OwnPort, OwnTransport};
 pub use relay::Relay;
 pub use replay::{ReplayCheck, ReplayWindow};

@@ -145,13 +145,14 @@ impl<F: Format> LoopbackPlane<F> {
         }
         let tables = &self.shared.tables;
         let ip = Ip::parse(packet).ok_or(DropReason::NotIp)?;
-        let owner = tables
-            .routes
-            .load()
-            .owner(ip.destination)
-            .ok_or_else(|| self.shared.unrouted(ip.destination))?;
-        let peer =
-            tables.peers.load().slot(owner).ok_or(DropReason::NoRoute)?.channel(packet).clone();
+        let owner = tables.routes.load().owner(ip.destination);
+        let peers = tables.peers.load();
+        let Some(slot) = owner.and_then(|owner| peers.slot(owner)) else {
+            let reason = self.shared.unrouted(ip.destination);
+            let handed_up = self.shared.hand_up_segments(vnet, packet);
+            return if handed_up { Ok(()) } else { Err(reason) };
+        };
+        let peer = slot.channel(packet).clone();
         if self.filter_hook.is_some()
             && let Some(done) = self.seal_evaluated(&peer, vnet, packet, send)
         {
@@ -244,6 +245,13 @@ impl<F: Format> LoopbackPlane<F> {
     ) -> Result<(), DropReason> {
         let mut tx = peer.lock_tx();
         let (keys, spec) = (peer.keys.load(), peer.settings.load());
+        if let Some(hand_up) = self.shared.hand_up.get() {
+            let largest = usize::from(spec.mtu.largest);
+            if keys.primary.is_none() || (largest != 0 && segments.longest() > largest) {
+                self.shared.hand_up_rest(hand_up, segments);
+                return Ok(());
+            }
+        }
         let key = keys.primary.as_ref().ok_or(DropReason::NoKey)?;
         if peer.exceeds_rate(&spec, self.shared.clock, segments.packet().len()) {
             return Err(DropReason::RateLimited);

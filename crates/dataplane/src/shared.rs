@@ -16,6 +16,7 @@ use crate::egress::{Arena, PacketShape};
 use crate::ethernet::{OnDevice, Switch};
 use crate::filter_hook::{FilterConfig, FilterHook};
 use crate::format::Format;
+use crate::hand_up::HandUp;
 use crate::key::Key;
 use crate::peer::{Peer, Tx};
 use crate::recursion::Own;
@@ -64,6 +65,8 @@ pub(crate) struct Shared<F: Format> {
     pub ethernet: Option<Switch>,
     /// Set if the control plane wants reports of destinations without a route.
     pub unrouted: OnceLock<Unrouted>,
+    /// Set if the control plane wants what no peer takes.
+    pub hand_up: OnceLock<HandUp>,
     /// The packet filter, if any.
     pub filtered: OnceLock<FilterConfig>,
     pub clock: fn() -> Instant,

@@ -128,6 +128,8 @@ drop_reasons! {
     UnauthenticatedQueueFull = "strangers-full",
     /// The queue of notices was full.
     NoticesFull = "notices-full",
+    /// The queue of packets that no peer takes was full.
+    HandUpFull = "hand-up-full",
 }
 
 impl DropReason {

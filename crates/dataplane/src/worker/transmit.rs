@@ -229,7 +229,12 @@ impl<F: Format> Transmitter<F> {
                     None => self.seal(reader, &current, key, to, &mut tx),
                     Some(reason) => self.shared.stats.drop(reason),
                 },
-                None => self.shared.stats.drop(DropReason::NoKey),
+                None => {
+                    let packet = reader.packet.get_mut(..current.len).unwrap_or(&mut []);
+                    if !self.shared.hand_up_segments(&current.vnet, packet) {
+                        self.shared.stats.drop(DropReason::NoKey);
+                    }
+                }
             }
             if self.arena.room() < SUPER_PACKET || tx_path.is_due(&self.arena) {
                 self.flush(to, &mut tx);
@@ -299,6 +304,9 @@ impl<F: Format> Transmitter<F> {
         let largest = to.spec.mtu.largest;
         let longest = segments.longest().saturating_sub(routed.l2);
         if largest != 0 && longest > usize::from(largest) {
+            if let Some(hand_up) = shared.hand_up.get() {
+                return shared.hand_up_rest(hand_up, segments);
+            }
             let frame = (segments.packet(), routed.l2);
             let device = (reader.tun, shared.device_tag(to.peer.vlan));
             self.too_big.notify((shared.clock)(), device, frame, largest);

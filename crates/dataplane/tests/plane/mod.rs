@@ -5,6 +5,7 @@ mod channels;
 mod clients;
 mod ethernet;
 mod filtered;
+mod handed_up;
 mod relay;
 mod traffic;
 mod tunnel;

@@ -147,9 +147,19 @@ impl<F: Format> Reader<'_, F> {
         match routed {
             Ok(Some((peer, l2))) => return Some(Routed { vnet, len, l2, peer }),
             Ok(None) => {}
-            Err(reason) => self.shared.stats.drop(reason),
+            Err(reason) => self.refused(reason, &vnet, len),
         }
         None
+    }
+
+    /// Counts the packet in the buffer, which has no peer, or hands it up.
+    #[cold]
+    fn refused(&mut self, reason: DropReason, vnet: &VnetHeader, len: usize) {
+        let unrouted = matches!(reason, DropReason::NoRoute | DropReason::LocalScope);
+        let packet = self.packet.get_mut(..len).unwrap_or(&mut []);
+        if !unrouted || !self.shared.hand_up_segments(vnet, packet) {
+            self.shared.stats.drop(reason);
+        }
     }
 
     /// Finds the peer that a packet or frame is for; `None` means all peers.
