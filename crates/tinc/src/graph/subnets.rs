@@ -19,6 +19,7 @@ pub struct SubnetTable {
     lengths: BTreeMap<Reverse<u8>, usize>,
     count: usize,
     refused: u64,
+    version: u64,
 }
 
 impl SubnetTable {
@@ -35,6 +36,7 @@ impl SubnetTable {
             return Err(Full);
         }
         self.count = self.count.saturating_add(1);
+        self.version = self.version.wrapping_add(1);
         self.by_owner.entry(owner.clone()).or_default().insert(subnet);
         let members = self.by_network.entry(subnet.network()).or_default();
         if members.is_empty() {
@@ -55,6 +57,7 @@ impl SubnetTable {
             self.by_owner.remove(owner);
         }
         self.count = self.count.saturating_sub(1);
+        self.version = self.version.wrapping_add(1);
         let Some(members) = self.by_network.get_mut(&subnet.network()) else { return true };
         members.remove(&(*subnet, owner.clone()));
         if members.is_empty() {
@@ -93,6 +96,23 @@ impl SubnetTable {
     /// Returns the number of subnets that were not stored because the table was full.
     pub fn refused(&self) -> u64 {
         self.refused
+    }
+
+    /// Returns a number that changes with each change of the table.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Returns the first subnet of each network whose owner is reachable, with this owner. The longest of these networks that contains an address
+    /// has the subnet that [`SubnetTable::lookup`] returns for it.
+    pub fn winners(
+        &self,
+        is_reachable: impl Fn(&NodeName) -> bool,
+    ) -> impl Iterator<Item = (&Subnet, &NodeName)> {
+        self.by_network.values().filter_map(move |members| {
+            let winner = members.iter().find(|(_, owner)| is_reachable(owner));
+            winner.map(|(subnet, owner)| (subnet, owner))
+        })
     }
 
     /// Returns the node that has an address, and its subnet. Of all subnets that contain the address, the first one whose owner is reachable
@@ -178,7 +198,9 @@ mod tests {
         assert!(table.remove(&name("a"), &subnet("10.1.0.0/16")));
         assert_eq!(owner_of(&table, "10.1.9.9", &[]).as_deref(), Some("b"));
         assert_eq!(table.of(&name("a")).count(), 1);
+        let version = table.version();
         assert!(table.remove(&name("b"), &subnet("10.1.0.0/16")));
+        assert_ne!(table.version(), version);
         assert!(table.remove(&name("a"), &subnet("10.1.2.3/16")));
         assert!(table.is_empty() && table.lengths.is_empty() && table.by_network.is_empty());
     }
@@ -221,6 +243,10 @@ mod tests {
             let expected = matching().find(|(_, owner)| up(owner)).or_else(|| matching().next_back());
             let found = table.lookup(address, up).map(|(owner, subnet)| (*subnet, owner.clone()));
             prop_assert_eq!(found, expected.cloned());
+            let winners = table.winners(up).filter(|(subnet, _)| subnet.contains(address));
+            let winner = winners.max_by_key(|(subnet, _)| subnet.prefix());
+            let winner = winner.map(|(subnet, owner)| (*subnet, owner.clone()));
+            prop_assert_eq!(winner.as_ref(), matching().find(|(_, owner)| up(owner)));
             for (subnet, owner) in &all {
                 prop_assert!(table.remove(owner, subnet));
             }

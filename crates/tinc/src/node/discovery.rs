@@ -125,6 +125,9 @@ impl Node {
         let fixed = peer.mtu.is_fixed();
         let probes = peer.mtu.probes(now, interval);
         let mtu = peer.mtu.mtu;
+        if fixed != peer.mtu.is_fixed() {
+            self.changed_paths.add(name);
+        }
         if !fixed && peer.mtu.is_fixed() {
             self.event(Event::MtuFixed { node: name.clone(), mtu });
         }
@@ -189,7 +192,11 @@ impl Node {
         if let Some(probed) = peer.udp.probed.take() {
             peer.udp.round_trip = Some(now.since(probed));
         }
+        let was_fixed = peer.mtu.is_fixed();
         let fixed = peer.mtu.answered(len, now, interval);
+        if was_fixed != peer.mtu.is_fixed() || !peer.udp.confirmed {
+            self.changed_paths.add(name);
+        }
         let mtu = peer.mtu.mtu;
         if !peer.udp.confirmed {
             peer.udp.confirmed = true;
@@ -218,6 +225,7 @@ impl Node {
         peer.mtu.reset(now);
         peer.udp.probe_at = now;
         peer.udp.probed = None;
+        self.changed_paths.add(name);
     }
 
     /// Gives up UDP paths whose node no longer answers.
@@ -241,6 +249,7 @@ impl Node {
         let Some(name) = self.by_address.get(&super::canonical(to)) else { return };
         if let (Some(peer), Ok(data)) = (self.peers.get_mut(name), u16::try_from(data)) {
             peer.mtu.too_big(data);
+            self.changed_paths.add(name);
         }
     }
 

@@ -18,6 +18,7 @@
 //! Topology is unsigned: a node believes its neighbours about all others. Each of them can make a node store only
 //! so much, and what exceeds that is counted and reported by neighbour: see [`Excess`].
 
+mod carried;
 mod choice;
 mod connections;
 mod control;
@@ -59,10 +60,11 @@ use crate::name::{NodeId, NodeName};
 use crate::route::{Topology, tree_neighbours};
 use crate::subnet::Subnet;
 
+pub use carried::{ChangedPaths, DirectPath};
 pub use control::{ConnectionInfo, NodeInfo, Traffic};
 pub use limits::Excess;
 pub use output::{CloseReason, ConnectionId, Event, Output, Script};
-pub use payload::{MAX_PACKET, Reservation};
+pub use payload::MAX_PACKET;
 
 /// The number of connections that a node has at most, with those whose peer has not proved yet who it is.
 pub const MAX_CONNECTIONS: usize = 4096;
@@ -168,6 +170,8 @@ pub struct Node {
     by_id: HashMap<NodeId, NodeName>,
     /// The nodes with a confirmed UDP address.
     by_address: HashMap<SocketAddr, NodeName>,
+    /// The nodes whose direct path may have changed.
+    changed_paths: ChangedPaths,
     outputs: VecDeque<Output>,
     next_second: Instant,
     spare: Vec<Vec<u8>>,
@@ -224,6 +228,7 @@ impl Node {
             peers: BTreeMap::new(),
             by_id: HashMap::from([(own.id(), own.clone())]),
             by_address: HashMap::new(),
+            changed_paths: ChangedPaths::default(),
             outputs: VecDeque::new(),
             next_second: now,
             spare: Vec::new(),
@@ -384,6 +389,7 @@ impl Node {
     fn refresh(&mut self) {
         while std::mem::take(&mut self.graph_changed) {
             let changes = self.graph.compute();
+            self.changed_paths.all = true;
             self.tree = tree_neighbours(&self.graph);
             for change in changes {
                 if change.reachable {

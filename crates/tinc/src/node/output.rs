@@ -67,6 +67,13 @@ pub enum Output {
         /// Do not let it be fragmented, and report with [`super::Node::too_big`] if it does not fit.
         dont_fragment: bool,
     },
+    /// Send a record of a node that is carried; see [`super::Node::set_carried`].
+    Record {
+        /// The node.
+        to: NodeName,
+        /// The record's type, and its data. [`super::Node::recycle`] takes the buffer back.
+        bytes: Vec<u8>,
+    },
     /// Deliver a packet: an IP packet in router mode, otherwise an Ethernet frame.
     Packet {
         /// The node that sent it.
@@ -171,6 +178,8 @@ pub enum Event {
     },
     /// There is a session for packets with a node.
     SessionEstablished(NodeName),
+    /// A session has new keys.
+    KeysRenewed(NodeName),
     /// A session failed, and starts again.
     SessionRestarted(NodeName),
     /// Datagrams reach a node, and it this one.

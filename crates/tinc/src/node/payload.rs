@@ -10,7 +10,6 @@ use adit_engine::Instant;
 use super::discovery::PROBE;
 use super::peer::MAX_HELD;
 use super::{ConnectionId, Node, Output, canonical, count, is_router};
-use crate::aead;
 use crate::base64;
 use crate::legacy::FIRST_MINOR;
 use crate::meta::{KeyRequest, Message, Options, Token};
@@ -33,7 +32,7 @@ pub(super) const DATAGRAM_EXTRA: usize = IDS + DATAGRAM_OVERHEAD;
 pub(super) const HEADER: usize = 14;
 
 /// The first minor version whose nodes understand the identifiers.
-const RELAY_MINOR: u8 = 4;
+pub(super) const RELAY_MINOR: u8 = 4;
 
 /// The way of a record.
 enum Way {
@@ -52,47 +51,12 @@ pub(super) enum Arrival {
     Relayed,
 }
 
-/// A number of records that another layer may seal for a node: see [`Node::reserve`].
-pub struct Reservation {
-    /// The key.
-    pub key: aead::Key,
-    /// The sequence number of the first record.
-    pub first: u32,
-    /// The address.
-    pub address: SocketAddr,
-    /// The identifiers before each record.
-    pub ids: [u8; IDS],
-    /// The type of the records.
-    pub kind: u8,
-    /// The length of the largest packet, bytes.
-    pub mtu: u16,
-}
-
 impl Node {
     /// Sends a packet to a node: an IP packet in router mode, otherwise an Ethernet frame.
     pub fn send_packet(&mut self, now: Instant, to: &NodeName, packet: &[u8]) {
         self.now = now;
         self.send_payload(to, packet);
         self.finish();
-    }
-
-    /// Reserves sequence numbers of the session with a node that is reached directly by UDP, so that another layer can seal packets of up to
-    /// [`Reservation::mtu`] bytes. Returns `None` while packets have to take the way of [`Node::send_packet`].
-    pub fn reserve(&mut self, now: Instant, to: &NodeName, records: u32) -> Option<Reservation> {
-        self.now = now;
-        let route = self.graph.route(to)?;
-        let own_tcp_only = self.config.own.tcp_only || route.options.has(Options::TCP_ONLY);
-        if route.via != *to || own_tcp_only || route.options.minor() < RELAY_MINOR {
-            return None;
-        }
-        let mtu = self.usable_mtu(to);
-        let (kind, own_id) = (self.kind(), self.own_id);
-        let peer = self.peers.get_mut(to)?;
-        let address = peer.udp.address.filter(|_| peer.udp.confirmed && mtu > 0)?;
-        let session = peer.session.as_mut().filter(|session| !session.must_hold(now))?;
-        let (key, first) = session.sptps.reserve(records).ok()?;
-        session.sealed(records);
-        Some(Reservation { key, first, address, ids: ids(NodeId::DIRECT, own_id), kind, mtu })
     }
 
     /// A datagram arrived. It is decrypted in place.
@@ -206,6 +170,12 @@ impl Node {
         };
         let Some(way) = way else { return false };
         let mut bytes = self.buffer();
+        if matches!(way, Way::Udp { direct: true, .. }) && self.is_carried_at(to, address) {
+            bytes.push(kind);
+            bytes.extend_from_slice(data);
+            self.outputs.push_back(Output::Record { to: to.clone(), bytes });
+            return true;
+        }
         bytes.extend_from_slice(&[0; IDS]);
         let session = self.peers.get_mut(to).and_then(|peer| peer.session.as_mut());
         let sealed = session.is_some_and(|session| {
@@ -414,11 +384,16 @@ impl Node {
                 return false;
             }
         };
+        self.opened(from, kind, data, arrival);
+        true
+    }
+
+    /// Handles an authentic record.
+    pub(super) fn opened(&mut self, from: &NodeName, kind: u8, data: &[u8], arrival: Arrival) {
         if let Arrival::Direct(address) = arrival {
             self.seen_at(from, address, data.len());
             if kind == PROBE {
-                self.probe_received(from, address, data);
-                return true;
+                return self.probe_received(from, address, data);
             }
         }
         if let Some(peer) = self.peers.get_mut(from) {
@@ -432,7 +407,6 @@ impl Node {
             _ => None,
         };
         self.deliver(from, packet.filter(|_| data.len() <= MAX_PACKET));
-        true
     }
 
     /// Handles a packet from a neighbour that came over its connection.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use adit_engine::Instant;
 
+use super::carried::Deferred;
 use super::mtu::PathMtu;
 use super::sessions::DataSession;
 use crate::name::{NodeId, NodeName};
@@ -27,6 +28,10 @@ pub(super) struct Peer {
     pub(super) udp_info_sent: Option<Instant>,
     pub(super) mtu_info_sent: Option<Instant>,
     pub(super) traffic: Traffic,
+    /// Another layer carries the packets of the session.
+    pub(super) carried: bool,
+    /// The handshake records that wait until it has stopped.
+    pub(super) deferred: Vec<Deferred>,
 }
 
 /// The packets and bytes of both directions, as `tinc dump traffic` and `tinc top` show them.
@@ -91,6 +96,8 @@ impl Peer {
             udp_info_sent: None,
             mtu_info_sent: None,
             traffic: Traffic::default(),
+            carried: false,
+            deferred: Vec::new(),
         }
     }
 
@@ -103,6 +110,14 @@ impl Traffic {
     pub(super) fn received(&mut self, len: usize) {
         self.packets_in = self.packets_in.saturating_add(1);
         self.bytes_in = self.bytes_in.saturating_add(len as u64);
+    }
+
+    pub(super) fn add(&mut self, more: Self) {
+        let add = |sum: &mut u64, more: u64| *sum = sum.saturating_add(more);
+        add(&mut self.packets_in, more.packets_in);
+        add(&mut self.bytes_in, more.bytes_in);
+        add(&mut self.packets_out, more.packets_out);
+        add(&mut self.bytes_out, more.bytes_out);
     }
 
     pub(super) fn sent(&mut self, len: usize) {

@@ -10,7 +10,7 @@ use super::{Event, Node, after, count};
 use crate::base64;
 use crate::meta::{AddressToken, KeyRequest, Message, Token, decode_public_key, decode_record};
 use crate::name::NodeName;
-use crate::sptps::{self, Datagram, Params, Role, data_label};
+use crate::sptps::{self, Datagram, Params, Role, SharedSession, data_label};
 
 /// The time after which an unanswered request is repeated, and a failed session may start again.
 pub(super) const RETRY: Duration = Duration::from_secs(10);
@@ -55,6 +55,16 @@ impl DataSession {
             round_trip: Duration::ZERO,
             settled_at: None,
         }
+    }
+
+    /// Returns the session for another layer, unless the order of records among handshake records matters.
+    pub(super) fn share(&self, now: Instant) -> Option<SharedSession> {
+        self.sptps.share().filter(|_| !self.must_hold(now) && self.rekeying.is_none())
+    }
+
+    /// Returns whether it is time to renew the keys.
+    pub(super) fn is_rekey_due(&self, now: Instant) -> bool {
+        self.rekeying.is_none() && self.rekey_at.is_some_and(|at| now >= at)
     }
 
     /// Returns whether packets must wait, because they would overtake a handshake record that makes them readable.
@@ -107,7 +117,9 @@ impl Node {
         let window = self.config.replay_window;
         let (sptps, record) = Datagram::start(params, window, &mut self.random);
         peer.session = Some(DataSession::new(sptps, Role::Initiator, now));
+        self.changed_paths.add(to);
         peer.held.clear();
+        peer.deferred.clear();
         if let Some(record) = token(&record) {
             self.route(to, &Message::ReqKey(own, to.clone(), Some(KeyRequest::Session(record))));
         }
@@ -187,7 +199,9 @@ impl Node {
         let params = Params { role: Role::Responder, key: self.key.clone(), peer: key, label };
         let (sptps, kex) = Datagram::start(params, window, &mut self.random);
         peer.session = Some(DataSession::new(sptps, Role::Responder, now));
+        self.changed_paths.add(from);
         peer.held.clear();
+        peer.deferred.clear();
         self.answer_key(from, &kex);
         self.handshake_record(from, &record, None);
         self.send_mtu_info(&own, from, super::mtu::MAX_MTU);
@@ -208,10 +222,14 @@ impl Node {
         reflexive: Option<AddressToken>,
     ) {
         let now = self.now;
+        if self.defers(from, record, reflexive.as_ref()) {
+            return;
+        }
         let Some(peer) = self.peers.get_mut(from) else { return };
         let Some(session) = &mut peer.session else { return };
         let mut answers = Vec::new();
         let result = session.sptps.receive_handshake(record, &mut self.random, &mut answers);
+        self.changed_paths.add(from);
         if !answers.is_empty() {
             session.round_trip = now.since(session.handshake_sent);
             session.handshake_sent(now);
@@ -235,9 +253,10 @@ impl Node {
                     // The peer's ACK does not prove that this side's has arrived. The last answer took a round trip.
                     session.settled_at = Some(after(now, session.round_trip.min(RETRY)));
                 }
-                if event == sptps::Event::Established {
-                    self.event(Event::SessionEstablished(from.clone()));
-                }
+                self.event(match event {
+                    sptps::Event::Established => Event::SessionEstablished(from.clone()),
+                    sptps::Event::Rekeyed => Event::KeysRenewed(from.clone()),
+                });
             }
         }
         let established = self.peers.get(from).is_some_and(super::peer::Peer::is_established);
@@ -272,11 +291,14 @@ impl Node {
     pub(super) fn check_sessions(&mut self) {
         let now = self.now;
         let (mut rekey, mut stuck) = (Vec::new(), Vec::new());
-        for (name, peer) in &self.peers {
-            let Some(session) = &peer.session else { continue };
+        for (name, peer) in &mut self.peers {
+            let Some(session) = &mut peer.session else { continue };
             if session.rekeying.is_some_and(|since| now.since(since) >= RETRY) {
                 stuck.push(name.clone());
-            } else if session.rekeying.is_none() && session.rekey_at.is_some_and(|at| now >= at) {
+            } else if session.is_rekey_due(now) && peer.carried {
+                // The next call renews the keys.
+                self.changed_paths.add(name);
+            } else if session.is_rekey_due(now) {
                 rekey.push(name.clone());
             }
         }
@@ -291,6 +313,7 @@ impl Node {
                 Ok(record) => {
                     session.rekeying = Some(now);
                     session.handshake_sent(now);
+                    self.changed_paths.add(&name);
                     self.answer_key(&name, &record);
                 }
                 Err(_) => self.start_session(&name),
@@ -300,13 +323,18 @@ impl Node {
 
     /// Returns when the first packets that wait may be sent.
     pub(super) fn held_until(&self) -> Option<Instant> {
-        let waiting = self.peers.values().filter(|peer| !peer.held.is_empty());
-        waiting.filter_map(|peer| peer.session.as_ref()?.settled_at).min()
+        self.peers.values().filter_map(|peer| peer.session.as_ref()?.settled_at).min()
     }
 
     /// Sends packets that waited for the end of a rekey.
     pub(super) fn release_held(&mut self) {
         let now = self.now;
+        for (name, peer) in &mut self.peers {
+            let settled_at = peer.session.as_mut().map(|session| &mut session.settled_at);
+            if settled_at.is_some_and(|settled| settled.take_if(|at| now >= *at).is_some()) {
+                self.changed_paths.add(name);
+            }
+        }
         let ready = self.peers.iter().filter(|(_, peer)| {
             !peer.held.is_empty() && !peer.session.as_ref().is_some_and(|it| it.must_hold(now))
         });

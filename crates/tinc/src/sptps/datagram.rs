@@ -7,10 +7,13 @@
 //! All records of a direction share one sequence of numbers. So a rekey's ACK, the last record under the old key, also tells under which key
 //! every other record is sealed: up to its number under the old one, and after it under the new one.
 
+use std::sync::Arc;
+
 use adit_engine::Random;
 
 use super::handshake::{Handshake, OwnKex, Step};
-use super::window::{ReplayWindow, WindowSize};
+use super::numbers::Numbers;
+use super::window::WindowSize;
 use super::{Error, Event, HANDSHAKE, HARD_LIMIT, Params};
 use crate::aead::{Key, TAG_LEN};
 
@@ -18,7 +21,7 @@ use crate::aead::{Key, TAG_LEN};
 pub const DATAGRAM_OVERHEAD: usize = SEQNO + 1 + TAG_LEN;
 
 /// The number of records after which a new session should replace this one, long before it has used its sequence numbers.
-const SOFT_LIMIT: u32 = 1 << 31;
+const SOFT_LIMIT: u64 = 1 << 31;
 
 /// Length of the sequence number.
 const SEQNO: usize = 4;
@@ -30,14 +33,35 @@ const SEQNO: usize = 4;
 pub struct Datagram {
     handshake: Handshake,
     send_key: Option<Key>,
-    /// The sequence number of the next record.
-    send_seqno: u32,
+    /// The number of times that keys changed.
+    generation: u32,
+    numbers: Arc<Numbers>,
     receive: ReceiveKeys,
-    window: ReplayWindow,
     window_size: WindowSize,
     /// The lowest sequence number that the peer's next handshake record can have. Before the first keys it has exactly this
     /// number.
     next_handshake: u32,
+}
+
+/// A session that another layer shares: it seals and opens records of the application itself.
+#[derive(Clone, Debug)]
+pub struct SharedSession {
+    /// The key of records to send.
+    pub send: Key,
+    /// The key of records that arrive.
+    pub receive: Key,
+    /// The key of records up to this number.
+    pub previous: Option<(Key, u32)>,
+    /// The sequence numbers.
+    pub numbers: Arc<Numbers>,
+    generation: u32,
+}
+
+impl SharedSession {
+    /// Returns whether both are the same session with the same keys.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.numbers, &other.numbers) && self.generation == other.generation
+    }
 }
 
 /// The keys of the records that may arrive.
@@ -80,9 +104,9 @@ impl Datagram {
         let mut session = Self {
             handshake,
             send_key: None,
-            send_seqno: 0,
+            generation: 0,
+            numbers: Arc::new(Numbers::new(window)),
             receive: ReceiveKeys::default(),
-            window: ReplayWindow::new(window, 0),
             window_size: window,
             next_handshake: 0,
         };
@@ -100,7 +124,7 @@ impl Datagram {
 
     /// Returns whether a new session should replace this one, because its sequence numbers will end.
     pub fn needs_replacement(&self) -> bool {
-        self.send_seqno >= SOFT_LIMIT || self.window.next() >= u64::from(SOFT_LIMIT)
+        self.numbers.taken() >= SOFT_LIMIT || self.numbers.window().next() >= SOFT_LIMIT
     }
 
     /// Returns whether the peer may be unable to decrypt records that are sent now. In a rekey this is the time from this side's SIG to the
@@ -119,7 +143,7 @@ impl Datagram {
     }
 
     pub(super) fn rekey_with(&mut self, own: OwnKex) -> Result<Vec<u8>, Error> {
-        if self.send_seqno >= HARD_LIMIT {
+        if self.numbers.taken() >= HARD_LIMIT.into() {
             return Err(Error::Exhausted);
         }
         let message = self.handshake.rekey(own)?;
@@ -167,12 +191,12 @@ impl Datagram {
             return Err(Error::UnexpectedType(*kind));
         }
         // An answer has at most two records.
-        if self.send_seqno >= HARD_LIMIT.saturating_sub(1) {
+        if self.numbers.taken() >= HARD_LIMIT.saturating_sub(1).into() {
             return Err(Error::Exhausted);
         }
         let steps = self.handshake.receive(message, fresh)?;
         self.next_handshake = seqno.saturating_add(1);
-        self.window.advance(seqno);
+        self.numbers.window().advance(seqno);
         self.perform(seqno, steps, out)
     }
 
@@ -192,11 +216,13 @@ impl Datagram {
                 }
                 Step::SwitchSending(keys) => {
                     self.send_key = Some(keys.send);
+                    self.generation = self.generation.wrapping_add(1);
                     self.receive.next = Some(keys.receive);
                 }
                 Step::SwitchReceiving => {
                     let first = self.receive.current.is_none();
                     self.receive.switch(seqno);
+                    self.generation = self.generation.wrapping_add(1);
                     event = Some(if first { Event::Established } else { Event::Rekeyed });
                 }
             }
@@ -219,17 +245,17 @@ impl Datagram {
         self.put(kind, data, out)
     }
 
-    /// Reserves sequence numbers for another layer, which seals the records itself. Returns the key, and the first number. Records must be sent
-    /// in the order of their numbers.
+    /// Returns what another layer needs to seal and open records of the application. `None` before the first keys and during a rekey, when
+    /// the order of records among handshake records matters.
     ///
-    /// # Errors
-    /// Fails if the session is not established, or the sequence numbers are used up.
-    pub fn reserve(&mut self, records: u32) -> Result<(Key, u32), Error> {
-        let key = self.send_key.clone().ok_or(Error::NotEstablished)?;
-        let first = self.send_seqno;
-        let next = first.checked_add(records).filter(|next| *next <= HARD_LIMIT);
-        self.send_seqno = next.ok_or(Error::Exhausted)?;
-        Ok((key, first))
+    /// The other layer must stop to seal before a handshake record is handled or sent. Records must be sent in the order of their numbers.
+    pub fn share(&self) -> Option<SharedSession> {
+        let (send, receive) = (self.send_key.clone()?, self.receive.current.clone()?);
+        if self.receive.next.is_some() || self.handshake.is_in_progress() {
+            return None;
+        }
+        let (previous, numbers) = (self.receive.previous.clone(), Arc::clone(&self.numbers));
+        Some(SharedSession { send, receive, previous, numbers, generation: self.generation })
     }
 
     /// Opens a record of the application in place. Returns its type and its data.
@@ -253,7 +279,7 @@ impl Datagram {
         if *kind >= HANDSHAKE {
             return Err(Error::UnexpectedType(*kind));
         }
-        self.window.accept(seqno)?;
+        self.numbers.window().accept(seqno)?;
         // No record under the previous key can be accepted any more.
         if self.receive.previous.as_ref().is_some_and(|(_, ack)| self.is_past(*ack)) {
             self.receive.previous = None;
@@ -264,18 +290,14 @@ impl Datagram {
     /// Returns whether the window has moved past a number. Without a window, a window of the usual size counts.
     fn is_past(&self, number: u32) -> bool {
         let records = self.window_size.records().max(WindowSize::DEFAULT.records());
-        self.window.next().saturating_sub(records) > u64::from(number)
+        self.numbers.window().next().saturating_sub(records) > u64::from(number)
     }
 
     fn put(&mut self, kind: u8, data: &[u8], out: &mut Vec<u8>) -> Result<(), Error> {
         if data.len() > usize::from(u16::MAX) {
             return Err(Error::TooLong(data.len()));
         }
-        let seqno = self.send_seqno;
-        if seqno >= HARD_LIMIT {
-            return Err(Error::Exhausted);
-        }
-        self.send_seqno = seqno.saturating_add(1);
+        let seqno = self.numbers.take()?;
         out.extend_from_slice(&seqno.to_be_bytes());
         let start = out.len();
         out.push(kind);
@@ -294,8 +316,8 @@ impl Datagram {
 
     /// Sets the next sequence number, for tests of its limits.
     #[cfg(test)]
-    pub(super) fn set_seqno(&mut self, seqno: u32) {
-        self.send_seqno = seqno;
+    pub(crate) fn set_seqno(&self, seqno: u32) {
+        self.numbers.set(seqno);
     }
 }
 

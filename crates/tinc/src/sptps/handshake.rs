@@ -150,6 +150,11 @@ impl Handshake {
         self.established
     }
 
+    /// Returns whether a handshake is in progress.
+    pub(super) fn is_in_progress(&self) -> bool {
+        !matches!(self.state, State::Idle)
+    }
+
     /// Returns whether this side has sent its last SIG of a rekey and waits for the peer's ACK.
     pub(super) fn awaits_ack(&self) -> bool {
         match self.state {

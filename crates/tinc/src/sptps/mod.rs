@@ -22,12 +22,14 @@ use crate::keys::{PrivateKey, PublicKey};
 
 mod datagram;
 mod handshake;
+mod numbers;
 mod stream;
 #[cfg(test)]
 mod tests;
 mod window;
 
-pub use datagram::{DATAGRAM_OVERHEAD, Datagram};
+pub use datagram::{DATAGRAM_OVERHEAD, Datagram, SharedSession};
+pub use numbers::Numbers;
 pub use stream::{Received, STREAM_OVERHEAD, Stream};
 pub use window::{ReplayWindow, WindowSize};
 

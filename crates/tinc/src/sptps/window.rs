@@ -75,6 +75,19 @@ impl ReplayWindow {
         Ok(())
     }
 
+    /// Returns whether the window would refuse this number as repeated or too old. Unlike [`ReplayWindow::accept`], it also serves for a record
+    /// that is not authentic.
+    pub fn is_repeated(&self, seqno: u32) -> bool {
+        let number = u64::from(seqno);
+        let in_past = self.size.0 > 0 && number < self.next;
+        in_past && (number < self.oldest() || !self.is_missing(number))
+    }
+
+    /// Returns whether a number is higher than all that were accepted.
+    pub fn is_newest(&self, seqno: u32) -> bool {
+        u64::from(seqno) >= self.next
+    }
+
     /// Marks the number of an authentic record that has its own protection from replay.
     pub(super) fn advance(&mut self, seqno: u32) {
         let number = u64::from(seqno);
@@ -175,6 +188,7 @@ mod tests {
     fn a_window_of_no_bytes_accepts_everything() {
         let mut window = ReplayWindow::new(WindowSize::new(0).unwrap(), 2);
         assert!([7, 7, 1_000_000, 3, 0].into_iter().all(|number| window.accept(number).is_ok()));
+        assert!(!window.is_repeated(7));
         assert_eq!(WindowSize::new(WindowSize::MAX + 1), None);
     }
 
@@ -205,7 +219,11 @@ mod tests {
             for step in steps {
                 let number = next + step;
                 let expected = number >= next - records && !accepted.contains(&number);
-                let result = window.accept(u32::try_from(number).unwrap());
+                let seqno = u32::try_from(number).unwrap();
+                prop_assert_eq!(window.is_newest(seqno), number >= next);
+                let is_repeated = window.is_repeated(seqno);
+                let result = window.accept(seqno);
+                prop_assert_eq!(is_repeated, matches!(result, Err(Error::Replayed(_))));
                 match result {
                     Err(Error::TooFarAhead(_)) => prop_assert!(number >= next + records),
                     _ if number >= next + records => prop_assert!(result.is_ok()),

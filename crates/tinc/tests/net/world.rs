@@ -290,7 +290,9 @@ impl World {
                         bytes.get(20..24).map(|it| u32::from_be_bytes(it.try_into().unwrap()));
                     self.hosts[host].delivered.insert((from.to_string(), number.unwrap()));
                 }
-                Output::Resolve { .. } | Output::Join { .. } => unreachable!("not in these nets"),
+                Output::Resolve { .. } | Output::Join { .. } | Output::Record { .. } => {
+                    unreachable!("not in these nets")
+                }
                 Output::Script(_) | Output::Event(_) => {}
             }
         }

@@ -1,6 +1,7 @@
 //! Tests of a node against scripted neighbours, by section of the specification.
 
 mod bench;
+mod carried;
 mod connections;
 mod discovery;
 mod floods;

@@ -1,0 +1,209 @@
+//! Nodes whose packets another layer carries, which seals and opens the records of their sessions itself.
+//!
+//! ```text
+//!   direct_path ──► the layer takes over ──► set_carried(true) ──► Output::Record, carried_record, carried_traffic
+//!       None    ──► the layer stops      ──► set_carried(false)
+//! ```
+//!
+//! The node keeps everything but the packets: handshakes, probes, the path MTU. Before a handshake record is handled or sent, the layer must
+//! stop, because such a record must not be overtaken by many others: the node waits for [`Node::set_carried`].
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
+use adit_engine::Instant;
+
+use super::control::Traffic;
+use super::payload::{Arrival, RELAY_MINOR};
+use super::{Node, is_router};
+use crate::meta::{AddressToken, Options};
+use crate::name::{NodeId, NodeName};
+use crate::sptps::SharedSession;
+
+/// The number of handshake records of a node that wait until another layer has stopped to carry its packets.
+const MAX_DEFERRED: usize = 4;
+
+/// The direct way of packets to and from a node.
+#[derive(Clone, Debug)]
+pub struct DirectPath {
+    /// The session.
+    pub session: SharedSession,
+    /// This node, as the source of datagrams.
+    pub own: NodeId,
+    /// The other node, as the source of datagrams.
+    pub peer: NodeId,
+    /// The length of the largest packet that goes by UDP, bytes. Longer ones take the way of [`Node::send_packet`].
+    pub mtu: u16,
+    /// The MSS of TCP connections is lowered to what fits into `mtu`.
+    pub clamp_mss: bool,
+}
+
+impl DirectPath {
+    /// Returns whether nothing differs but the address.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.session.is_same(&other.session)
+            && (self.mtu, self.clamp_mss) == (other.mtu, other.clamp_mss)
+    }
+}
+
+/// The nodes whose direct path may have changed.
+#[derive(Debug, Default)]
+pub struct ChangedPaths {
+    /// All nodes.
+    pub all: bool,
+    /// These nodes, which may have become unreachable.
+    pub nodes: BTreeSet<NodeName>,
+}
+
+impl ChangedPaths {
+    pub(super) fn add(&mut self, node: &NodeName) {
+        // Nodes are at most as many as the graph can have.
+        if !self.all && !self.nodes.contains(node) {
+            self.nodes.insert(node.clone());
+        }
+    }
+
+    /// Returns whether there are none.
+    pub fn is_empty(&self) -> bool {
+        !self.all && self.nodes.is_empty()
+    }
+}
+
+/// A handshake record that waits.
+pub(super) type Deferred = (Vec<u8>, Option<AddressToken>);
+
+impl Node {
+    /// Takes the nodes for which [`Node::direct_path`] or [`Node::confirmed_address`] may have another result than before.
+    pub fn take_changed_paths(&mut self) -> ChangedPaths {
+        std::mem::take(&mut self.changed_paths)
+    }
+
+    /// Returns the names of the other reachable nodes.
+    pub fn reachable(&self) -> impl Iterator<Item = &NodeName> {
+        self.peers.keys()
+    }
+
+    /// Returns the address from which datagrams of a node come, if the node has answered there.
+    pub fn confirmed_address(&self, name: &NodeName) -> Option<SocketAddr> {
+        self.peers.get(name).and_then(|peer| peer.udp.address.filter(|_| peer.udp.confirmed))
+    }
+
+    /// Returns the direct way to a node in router mode. `None` while packets have to take the way of [`Node::send_packet`]: without a session
+    /// or a path by UDP whose MTU is known, and around a rekey.
+    pub fn direct_path(&self, now: Instant, name: &NodeName) -> Option<DirectPath> {
+        let route = self.graph.route(name)?;
+        let options = route.options;
+        let tcp_only = self.config.own.tcp_only || options.has(Options::TCP_ONLY);
+        let probed = options.has(Options::PMTU_DISCOVERY);
+        let is_direct = route.via == *name && *name != self.own;
+        if !is_direct || tcp_only || !probed || options.minor() < RELAY_MINOR {
+            return None;
+        }
+        let peer = self.peers.get(name).filter(|peer| peer.deferred.is_empty())?;
+        let mtu = self.usable_mtu(name);
+        if !is_router(&self.config) || !peer.mtu.is_fixed() || mtu == 0 {
+            return None;
+        }
+        let session = peer.session.as_ref().filter(|session| !session.is_rekey_due(now))?;
+        Some(DirectPath {
+            session: session.share(now)?,
+            own: self.own_id,
+            peer: peer.id,
+            mtu,
+            clamp_mss: options.has(Options::CLAMP_MSS),
+        })
+    }
+
+    /// Another layer started or stopped to carry a node's packets.
+    pub fn set_carried(&mut self, now: Instant, name: &NodeName, carried: bool) {
+        self.now = now;
+        let Some(peer) = self.peers.get_mut(name) else { return };
+        peer.carried = carried;
+        if carried {
+            return;
+        }
+        let is_rekey_due = peer.session.as_ref().is_some_and(|session| session.is_rekey_due(now));
+        for (record, reflexive) in std::mem::take(&mut peer.deferred) {
+            self.handshake_record(name, &record, reflexive);
+        }
+        if is_rekey_due {
+            self.check_sessions();
+        }
+        self.finish();
+    }
+
+    /// Keeps a handshake record until another layer has stopped to carry the node's packets. Returns whether it has to wait.
+    pub(super) fn defers(
+        &mut self,
+        name: &NodeName,
+        record: &[u8],
+        reflexive: Option<&AddressToken>,
+    ) -> bool {
+        let Some(peer) = self.peers.get_mut(name).filter(|peer| peer.carried) else { return false };
+        if peer.deferred.len() < MAX_DEFERRED {
+            peer.deferred.push((record.to_vec(), reflexive.cloned()));
+        } else {
+            super::count(&mut self.counters.refused_handshakes);
+        }
+        self.changed_paths.add(name);
+        true
+    }
+
+    /// Returns whether records for a node that go to this address, or where its datagrams usually go, are sealed by another layer.
+    pub(super) fn is_carried_at(&self, name: &NodeName, address: Option<SocketAddr>) -> bool {
+        self.peers.get(name).is_some_and(|peer| {
+            peer.carried && peer.udp.confirmed && (address.is_none() || address == peer.udp.address)
+        })
+    }
+
+    /// Sends a record that no other layer has taken: see [`super::Output::Record`].
+    pub fn send_record(&mut self, now: Instant, to: &NodeName, record: &[u8]) {
+        self.now = now;
+        if let Some(peer) = self.peers.get_mut(to) {
+            peer.carried = false;
+        }
+        if let Some((kind, data)) = record.split_first() {
+            self.seal(to, *kind, data, None);
+        }
+        self.finish();
+    }
+
+    /// Another layer opened a record that is not an ordinary packet: its type, and its data.
+    pub fn carried_record(&mut self, now: Instant, from: &NodeName, record: &[u8]) {
+        self.now = now;
+        let Some((kind, data)) = record.split_first() else { return };
+        let arrival = match self.confirmed_address(from) {
+            Some(address) => Arrival::Direct(address),
+            None => Arrival::Relayed,
+        };
+        self.opened(from, *kind, data, arrival);
+        self.finish();
+    }
+
+    /// Another layer received a record of a node that is not authentic.
+    pub fn carried_forgery(&mut self, now: Instant, from: &NodeName) {
+        self.now = now;
+        super::count(&mut self.counters.refused_records);
+        self.trouble(from);
+        self.finish();
+    }
+
+    /// Another layer has carried packets since the last call. `largest`: the length of the largest packet received so far, bytes. Call this about
+    /// once a second, because it keeps the path alive.
+    pub fn carried_traffic(
+        &mut self,
+        now: Instant,
+        name: &NodeName,
+        traffic: Traffic,
+        largest: u16,
+    ) {
+        self.now = now;
+        let Some(peer) = self.peers.get_mut(name) else { return };
+        peer.traffic.add(traffic);
+        if traffic != Traffic::default() {
+            peer.udp.largest = peer.udp.largest.max(largest);
+            self.try_path(name, true);
+        }
+        self.finish();
+    }
+}

@@ -1,0 +1,245 @@
+//! Nodes whose packets another layer carries. Section 19: the layer shares the numbers, and handshake records wait until it has stopped.
+
+use std::time::Duration;
+
+use super::bench::{Bench, RemoteSession, address, ipv4, name};
+use crate::config::Mode;
+use crate::meta::Options;
+use crate::node::mtu::PathMtu;
+use crate::node::{DirectPath, Event, Output, Traffic};
+
+/// A neighbour bob, to which packets go directly.
+fn with_bob(change: impl FnOnce(&mut crate::node::NodeConfig)) -> (Bench, RemoteSession) {
+    let mut bench = Bench::with(change);
+    bench.join("bob");
+    let mut session = bench.session("bob", "bob");
+    bench.forget();
+    for _ in 0..30 {
+        bench.packet("bob", &ipv4(20));
+        bench.answer_probes(&mut session, address("bob"), 1400);
+        bench.wait(1);
+    }
+    bench.answer_probes(&mut session, address("bob"), 1400);
+    bench.forget();
+    (bench, session)
+}
+
+fn path(bench: &Bench) -> Option<DirectPath> {
+    bench.node.direct_path(bench.now, &name("bob"))
+}
+
+/// Returns whether bob's path was reported as changed.
+fn changed(bench: &mut Bench) -> bool {
+    let changes = bench.node.take_changed_paths();
+    changes.all || changes.nodes.contains(&name("bob"))
+}
+
+/// Another layer carries bob's packets from now on, or no longer.
+fn carry(bench: &mut Bench, carried: bool) {
+    bench.node.set_carried(bench.now, &name("bob"), carried);
+    bench.pump();
+}
+
+fn records(bench: &mut Bench) -> Vec<Vec<u8>> {
+    let outputs = bench.outputs();
+    let records = outputs.into_iter().filter_map(|output| match output {
+        Output::Record { to, bytes } => {
+            assert_eq!(to, name("bob"));
+            Some(bytes)
+        }
+        Output::Datagram { .. } => panic!("a record of its own"),
+        _ => None,
+    });
+    records.collect()
+}
+
+#[test]
+fn a_direct_path_needs_all_that_packets_need() {
+    let (mut bench, _session) = with_bob(|_| {});
+    assert!(changed(&mut bench) && !changed(&mut bench));
+    let found = path(&bench).unwrap();
+    assert_eq!((found.own, found.peer), (name("alice").id(), name("bob").id()));
+    assert_eq!((found.mtu, found.clamp_mss), (bench.info("bob").mtu.1, true));
+    assert_eq!(bench.node.confirmed_address(&name("bob")), Some(address("bob")));
+    assert_eq!(bench.node.reachable().collect::<Vec<_>>(), [&name("bob")]);
+    assert!(bench.node.direct_path(bench.now, &name("alice")).is_none());
+    assert!(bench.node.direct_path(bench.now, &name("dave")).is_none());
+    let expired = bench.now + bench.node.config.key_expire * 2;
+    assert!(bench.node.direct_path(expired, &name("bob")).is_none(), "it is time for new keys");
+    bench.node.config.own.tcp_only = true;
+    assert!(path(&bench).is_none());
+    bench.node.config.own.tcp_only = false;
+    bench.node.config.mode = Mode::Switch;
+    assert!(path(&bench).is_none());
+    bench.node.config.mode = Mode::Router;
+    let now = bench.now;
+    let mut peer = |change: &dyn Fn(&mut crate::node::peer::Peer)| {
+        change(bench.node.peers.get_mut(&name("bob")).unwrap());
+        let found = bench.node.direct_path(now, &name("bob"));
+        found.is_some()
+    };
+    assert!(!peer(&|peer| peer.udp.confirmed = false));
+    assert!(peer(&|peer| peer.udp.confirmed = true));
+    assert!(!peer(&|peer| peer.deferred.push((Vec::new(), None))));
+    assert!(peer(&|peer| peer.deferred.clear()));
+    assert!(!peer(&|peer| {
+        // The largest length is known, but not yet that it is.
+        let min = peer.mtu.min;
+        peer.mtu = PathMtu::new(None, now);
+        peer.mtu.min = min;
+    }));
+}
+
+#[test]
+fn the_options_of_the_edge_decide_about_a_direct_path() {
+    let (mut bench, _session) = with_bob(|_| {});
+    let (alice, bob) = (name("alice"), name("bob"));
+    let mut edge = bench.node.graph.edge(&alice, &bob).unwrap().clone();
+    let options = edge.options.0;
+    let mut found = |options| {
+        edge.options = Options(options);
+        bench.node.graph.add_edge(&alice, &bob, edge.clone()).unwrap();
+        bench.node.graph.compute();
+        bench.node.direct_path(bench.now, &bob).is_some()
+    };
+    assert!(found(options));
+    assert!(!found(options | Options::TCP_ONLY));
+    assert!(!found(options & !Options::PMTU_DISCOVERY));
+    assert!(!found(options & 0xff_ffff | 3 << 24), "version 1.1.3");
+    assert!(found(options & !Options::CLAMP_MSS));
+}
+
+#[test]
+fn records_of_a_carried_node_are_left_to_the_other_layer() {
+    let (mut bench, mut session) = with_bob(|_| {});
+    carry(&mut bench, true);
+    bench.packet("bob", &ipv4(50));
+    let packet = [&[0][..], &ipv4(50)].concat();
+    assert!(records(&mut bench).contains(&packet));
+    // A probe that the other layer opened is answered.
+    let mut probe = [4_u8; 1 + 100];
+    probe[1] = 0;
+    bench.node.carried_record(bench.now, &name("bob"), &probe);
+    bench.pump();
+    let answer = [&[4, 2, 0, 100][..], &[0; 11], &[4; 4]].concat();
+    assert_eq!(records(&mut bench), std::slice::from_ref(&answer));
+    // A packet over TCP is not the other layer's.
+    bench.packet("bob", &ipv4(1500));
+    assert!(!records(&mut bench).iter().any(|record| record.len() > 1000));
+    assert_eq!(bench.take_packets("bob").len(), 1);
+    // The other layer gives a record back.
+    bench.node.send_record(bench.now, &name("bob"), &answer);
+    bench.pump();
+    let (to, mut bytes) = bench.datagrams().pop().unwrap();
+    assert_eq!(to, address("bob"));
+    assert_eq!(session.sptps.open(&mut bytes[12..]), Ok((4, &answer[1..])));
+}
+
+#[test]
+fn carried_traffic_counts_and_keeps_the_path() {
+    let (mut bench, _session) = with_bob(|_| {});
+    carry(&mut bench, true);
+    let before = bench.info("bob").traffic;
+    let more = Traffic { packets_in: 5, bytes_in: 500, packets_out: 7, bytes_out: 900 };
+    bench.now = bench.now + Duration::from_secs(20);
+    bench.node.carried_traffic(bench.now, &name("bob"), more, 700);
+    bench.pump();
+    let after = bench.info("bob").traffic;
+    assert_eq!(after.packets_in - before.packets_in, 5);
+    assert_eq!(after.bytes_in - before.bytes_in, 500);
+    assert_eq!(after.packets_out - before.packets_out, 7);
+    assert_eq!(after.bytes_out - before.bytes_out, 900);
+    let sent = records(&mut bench);
+    assert!(sent.iter().any(|record| record[..2] == [4, 0]), "a probe: {sent:?}");
+    assert!(sent.iter().any(|record| record[..4] == [4, 2, 2, 188]), "the largest: {sent:?}");
+    bench.now = bench.now + Duration::from_secs(20);
+    bench.node.carried_traffic(bench.now, &name("bob"), Traffic::default(), 700);
+    bench.pump();
+    assert!(records(&mut bench).is_empty(), "without traffic, the path need not live");
+}
+
+/// The peer renews the keys while packets flow. Its KEX waits until no record can overtake the answer.
+#[test]
+fn a_handshake_record_waits_for_the_other_layer() {
+    let (mut bench, mut session) = with_bob(|_| {});
+    let before = path(&bench).unwrap();
+    carry(&mut bench, true);
+    changed(&mut bench);
+    let kex = session.sptps.rekey(&mut bench.random).unwrap();
+    bench.answer("bob", &session, &kex);
+    assert!(changed(&mut bench) && path(&bench).is_none());
+    assert!(!bench.take("bob").iter().any(|line| line.starts_with("16 ")), "no answer yet");
+    carry(&mut bench, false);
+    bench.continue_session("bob", &mut session);
+    bench.wait(1);
+    assert!(bench.events().contains(&Event::KeysRenewed(name("bob"))));
+    assert!(changed(&mut bench));
+    let after = path(&bench).unwrap();
+    assert!(!after.is_same(&before) && after.is_same(&path(&bench).unwrap()));
+}
+
+#[test]
+fn only_a_few_handshake_records_wait() {
+    let (mut bench, mut session) = with_bob(|_| {});
+    carry(&mut bench, true);
+    let kex = session.sptps.rekey(&mut bench.random).unwrap();
+    for _ in 0..5 {
+        bench.answer("bob", &session, &kex);
+    }
+    assert_eq!(bench.node.counters().refused_handshakes, 1, "the last one has no place");
+}
+
+#[test]
+fn the_own_rekey_waits_for_the_other_layer() {
+    let (mut bench, mut session) =
+        with_bob(|config| config.server.key_expire = Duration::from_secs(100));
+    carry(&mut bench, true);
+    bench.wait(120);
+    assert!(path(&bench).is_none() && changed(&mut bench));
+    assert!(!bench.take("bob").iter().any(|line| line.starts_with("16 ")));
+    carry(&mut bench, false);
+    bench.continue_session("bob", &mut session);
+    assert!(bench.events().contains(&Event::KeysRenewed(name("bob"))));
+}
+
+/// A request replaces the session, and what waited of the old one.
+#[test]
+fn a_new_session_forgets_what_waited() {
+    let (mut bench, mut session) = with_bob(|_| {});
+    let before = path(&bench).unwrap();
+    carry(&mut bench, true);
+    let kex = session.sptps.rekey(&mut bench.random).unwrap();
+    bench.answer("bob", &session, &kex);
+    let mut session = bench.request_session("bob", "bob");
+    assert!(changed(&mut bench) && path(&bench).is_none());
+    carry(&mut bench, false);
+    bench.continue_session("bob", &mut session);
+    assert!(session.sptps.is_established());
+    assert!(!path(&bench).unwrap().is_same(&before));
+    assert_eq!(bench.node.counters().refused_handshakes, 0);
+}
+
+#[test]
+fn a_forgery_that_the_other_layer_saw_starts_a_new_session() {
+    let (mut bench, _session) = with_bob(|_| {});
+    carry(&mut bench, true);
+    bench.node.carried_forgery(bench.now, &name("bob"));
+    bench.pump();
+    assert!(bench.events().contains(&Event::SessionRestarted(name("bob"))));
+    assert_eq!(bench.node.counters().refused_records, 1);
+    assert!(changed(&mut bench) && path(&bench).is_none());
+    bench.node.carried_forgery(bench.now, &name("bob"));
+    bench.pump();
+    assert!(bench.events().is_empty(), "the new one is given time");
+}
+
+#[test]
+fn a_narrower_path_is_no_direct_path_until_it_is_known() {
+    let (mut bench, _session) = with_bob(|_| {});
+    carry(&mut bench, true);
+    changed(&mut bench);
+    let mtu = path(&bench).unwrap().mtu;
+    bench.node.too_big(bench.now, address("bob"), usize::from(mtu) + 33);
+    assert!(changed(&mut bench));
+    assert!(path(&bench).is_none_or(|path| path.mtu < mtu));
+}
