@@ -71,6 +71,7 @@ targets! {
     single_sign_on in "../../fuzz/fuzz_targets/single_sign_on.rs",
     state_files in "../../fuzz/fuzz_targets/state_files.rs",
     point_to_point in "../../fuzz/fuzz_targets/point_to_point.rs",
+    tinc_data in "../../fuzz/fuzz_targets/tinc_data.rs",
     tinc_files in "../../fuzz/fuzz_targets/tinc_files.rs",
     tinc_join in "../../fuzz/fuzz_targets/tinc_join.rs",
     tinc_message in "../../fuzz/fuzz_targets/tinc_message.rs",

@@ -1,0 +1,132 @@
+//! A session in use: both directions, with the numbers that it shares with the node.
+
+use std::sync::{Arc, MutexGuard};
+
+use adit_dataplane::format::{self, FormatKey, Opened, Seal, SealBurst};
+use adit_dataplane::{DropReason, ReplayCheck};
+use adit_tinc::aead;
+use adit_tinc::sptps::{Numbers, ReplayWindow};
+
+use crate::packet::{self, Ids, OVERHEAD};
+use crate::{DataKey, PeerSpec, Tinc};
+
+/// A session in use.
+///
+/// The node replaces a session long before its numbers end, and decides about new keys, so this has no limits of its own to report.
+#[derive(Debug)]
+pub struct Key {
+    send: aead::Key,
+    receive: aead::Key,
+    /// The key of records up to this number.
+    previous: Option<(aead::Key, u32)>,
+    numbers: Arc<Numbers>,
+    sent_ids: Ids,
+    received_ids: Ids,
+}
+
+impl FormatKey for Key {
+    type Types = Tinc;
+    type Tx = ();
+    type Sealer<'k> = Sealer<'k>;
+    type Opener<'k> = Opener<'k>;
+
+    /// The session has its own replay window.
+    fn new(key: &DataKey, _: u32) -> Option<Self> {
+        let DataKey { session, own, peer } = key;
+        Some(Self {
+            send: session.send.clone(),
+            receive: session.receive.clone(),
+            previous: session.previous.clone(),
+            numbers: Arc::clone(&session.numbers),
+            sent_ids: Ids::from_source(*own),
+            received_ids: Ids::from_source(*peer),
+        })
+    }
+
+    fn id(&self) -> u8 {
+        0
+    }
+
+    fn is_headerless(&self) -> bool {
+        false
+    }
+
+    #[inline]
+    fn accepts(&self, run: &[u8]) -> bool {
+        self.received_ids.precede(run)
+    }
+
+    #[inline]
+    fn sealer(&self, _: &PeerSpec) -> Sealer<'_> {
+        Sealer(self)
+    }
+
+    #[inline]
+    fn opener(&self) -> Opener<'_> {
+        Opener { key: self, window: self.numbers.window() }
+    }
+
+    fn begin_stream(&self, (): &mut (), _: u64) {}
+
+    fn count_opened(&self, _: u64, _: u64) {}
+
+    fn near_limit(&self) -> bool {
+        false
+    }
+}
+
+/// Seals packets.
+#[derive(Debug)]
+pub struct Sealer<'k>(&'k Key);
+
+impl format::Sealer for Sealer<'_> {
+    fn overhead(&self) -> usize {
+        OVERHEAD
+    }
+
+    #[inline]
+    fn run<B: SealBurst>(&mut self, burst: B) -> B::Output {
+        burst.run(self)
+    }
+}
+
+impl Seal for Sealer<'_> {
+    #[inline]
+    fn overhead(&self) -> usize {
+        OVERHEAD
+    }
+
+    #[inline]
+    fn seal(&mut self, plain: &[u8], out: &mut [u8]) -> Result<usize, DropReason> {
+        let Key { send, numbers, sent_ids, .. } = self.0;
+        let seqno = numbers.take().map_err(|_| DropReason::KeyExhausted)?;
+        packet::seal(sent_ids, send, seqno, plain, out).ok_or(DropReason::TunMalformed)
+    }
+}
+
+/// Opens packets. Holds the lock of the replay window, so it must live for one run only.
+pub struct Opener<'k> {
+    key: &'k Key,
+    window: MutexGuard<'k, ReplayWindow>,
+}
+
+impl format::Opener for Opener<'_> {
+    #[inline]
+    fn open<'p>(&mut self, datagram: &'p mut [u8]) -> Result<Opened<'p>, DropReason> {
+        let packet::Sealed { seqno, record, tag } =
+            packet::parse(datagram).ok_or(DropReason::Short)?;
+        if self.window.is_repeated(seqno) {
+            return Err(DropReason::Replayed);
+        }
+        let key = match &self.key.previous {
+            Some((previous, last)) if seqno <= *last => previous,
+            _ => &self.key.receive,
+        };
+        key.open(seqno, record, tag).map_err(|_| DropReason::BadTag)?;
+        let place =
+            if self.window.is_newest(seqno) { ReplayCheck::Newest } else { ReplayCheck::Late };
+        self.window.accept(seqno).map_err(|_| DropReason::Replayed)?;
+        let text = packet::text(record).ok_or(DropReason::BadFraming)?;
+        Ok((place, seqno.into(), text))
+    }
+}

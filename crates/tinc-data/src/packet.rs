@@ -1,0 +1,154 @@
+//! Datagrams and the records in them.
+
+use adit_tinc::aead::{Key, TAG_LEN};
+use adit_tinc::name::NodeId;
+
+/// Length of the identifiers of destination and source.
+pub const IDS: usize = 2 * NodeId::LEN;
+
+/// Length of the sequence number.
+const SEQNO: usize = 4;
+
+/// The number of bytes by which a datagram is longer than the IP packet in it.
+pub const OVERHEAD: usize = IDS + SEQNO + 1 + TAG_LEN;
+
+/// The type of IP packets.
+pub const PACKET: u8 = 0;
+
+/// The identifiers before the records to one node.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub struct Ids([u8; IDS]);
+
+impl Ids {
+    /// Creates those of datagrams that a node sends directly.
+    pub fn from_source(source: NodeId) -> Self {
+        let mut ids = [0; IDS];
+        for (to, from) in ids.iter_mut().zip(NodeId::DIRECT.0.into_iter().chain(source.0)) {
+            *to = from;
+        }
+        Self(ids)
+    }
+
+    /// Returns whether a datagram begins with them.
+    #[inline]
+    pub fn precede(&self, datagram: &[u8]) -> bool {
+        datagram.starts_with(&self.0)
+    }
+}
+
+/// Returns whether a text is an IP packet. Otherwise it is a record with its type before the data. No type has these values.
+#[inline]
+pub fn is_ip(text: &[u8]) -> bool {
+    text.first().is_some_and(|first| matches!(first >> 4, 4 | 6))
+}
+
+/// Seals an IP packet, or a record that begins with its type, into the start of `out`. Returns the length of the datagram, or `None` if `out` is too
+/// short.
+#[inline]
+pub fn seal(ids: &Ids, key: &Key, seqno: u32, text: &[u8], out: &mut [u8]) -> Option<usize> {
+    let start = usize::from(is_ip(text));
+    let body = start.checked_add(text.len())?;
+    let len = body.checked_add(IDS + SEQNO + TAG_LEN)?;
+    let (head, rest) = out.get_mut(..len)?.split_first_chunk_mut::<IDS>()?;
+    let (number, rest) = rest.split_first_chunk_mut::<SEQNO>()?;
+    let (record, tag) = rest.split_last_chunk_mut::<TAG_LEN>()?;
+    *head = ids.0;
+    *number = seqno.to_be_bytes();
+    let (kind, data) = record.split_at_mut_checked(start)?;
+    kind.fill(PACKET);
+    data.copy_from_slice(text);
+    *tag = key.seal(seqno, record);
+    Some(len)
+}
+
+/// The parts of a datagram.
+#[derive(Debug, Eq, PartialEq)]
+pub struct Sealed<'d> {
+    /// The sequence number.
+    pub seqno: u32,
+    /// The ciphertext of the type and the data: at least one byte.
+    pub record: &'d mut [u8],
+    /// The tag.
+    pub tag: &'d [u8; TAG_LEN],
+}
+
+/// Parses a datagram behind its identifiers; `None` if it is too short.
+#[inline]
+pub fn parse(datagram: &mut [u8]) -> Option<Sealed<'_>> {
+    let (_, rest) = datagram.split_first_chunk_mut::<IDS>()?;
+    let (seqno, rest) = rest.split_first_chunk_mut::<SEQNO>()?;
+    let (record, tag) = rest.split_last_chunk_mut::<TAG_LEN>()?;
+    let seqno = u32::from_be_bytes(*seqno);
+    (!record.is_empty()).then_some(Sealed { seqno, record, tag })
+}
+
+/// Returns the text of an opened record: an IP packet, or otherwise the record with its type. `None` if its type looks like an IP packet.
+#[inline]
+pub fn text(record: &mut [u8]) -> Option<&mut [u8]> {
+    let start = match record {
+        [PACKET, packet @ ..] if is_ip(packet) => 1,
+        other if is_ip(other) => return None,
+        _ => 0,
+    };
+    record.get_mut(start..)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_packet_is_that_of_the_specification() {
+        // The vector of the AEAD in section 20: key 00 to 1f, number 2, the record `00 "hello"`, here as a message.
+        let key = Key::new(std::array::from_fn(|at| at as u8));
+        let mut out = [0; 64];
+        let ids = Ids::from_source(NodeId([1, 2, 3, 4, 5, 6]));
+        let len = seal(&ids, &key, 2, b"\0hello", &mut out).unwrap();
+        let expected = [
+            0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 0, 0, 0, 2, 0x4d, 0xa2, 0xd5, 0x9b, 0x66, 0x12,
+            0xbb, 0x89, 0xf9, 0x3d, 0xa1, 0xd7, 0x8a, 0x1c, 0x38, 0x57, 0x2b, 0x26, 0x12, 0x5f,
+            0xa8, 0x8e,
+        ];
+        assert_eq!(out[..len], expected);
+        let parsed = parse(&mut out[..len]).unwrap();
+        assert_eq!(parsed.seqno, 2);
+        key.open(2, parsed.record, parsed.tag).unwrap();
+        assert_eq!(parsed.record, b"\0hello");
+    }
+
+    #[test]
+    fn a_buffer_that_is_too_short_is_refused() {
+        let (ids, key) = (Ids::from_source(NodeId([1; 6])), Key::new([7; 32]));
+        for (text, len) in [(&[0x45_u8; 20][..], 20 + OVERHEAD), (&[4; 20], 20 + OVERHEAD - 1)] {
+            assert_eq!(seal(&ids, &key, 1, text, &mut vec![0; len - 1]), None);
+            assert_eq!(seal(&ids, &key, 1, text, &mut vec![0; len]), Some(len));
+            assert_eq!(seal(&ids, &key, 1, text, &mut vec![0; len + 9]), Some(len));
+        }
+    }
+
+    #[test]
+    fn the_text_of_a_record_is_unambiguous() {
+        assert_eq!(text(&mut [0, 0x45, 1]).unwrap(), [0x45, 1]);
+        assert_eq!(text(&mut [0, 0x60]).unwrap(), [0x60]);
+        assert_eq!(text(&mut [4, 0, 0]).unwrap(), [4, 0, 0], "a probe");
+        assert_eq!(text(&mut [0, 0x55]).unwrap(), [0, 0x55], "no IP packet");
+        assert_eq!(text(&mut [0]).unwrap(), [0]);
+        assert_eq!(text(&mut [128, 1]).unwrap(), [128, 1]);
+        for kind in (0x40..0x50).chain(0x60..0x70) {
+            assert_eq!(text(&mut [kind, 0x45]), None, "{kind}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_datagram_panics(mut bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+            let len = bytes.len();
+            let parsed = parse(&mut bytes);
+            prop_assert_eq!(parsed.is_some(), len >= OVERHEAD);
+            if let Some(Sealed { record, .. }) = parsed {
+                let _ = text(record);
+            }
+        }
+    }
+}
