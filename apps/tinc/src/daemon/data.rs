@@ -1,6 +1,7 @@
 //! The data path: packets between the device, the router, the node and the UDP sockets.
 //!
-//! One packet is one datagram, and all run through the node on the control thread. Another data path replaces this module.
+//! In router mode with a TUN device a data plane carries the packets, and what it cannot carry comes up from it. Otherwise one packet is one
+//! datagram, and all run through the node on the control thread.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -10,14 +11,18 @@ use std::task::Poll;
 
 use adit_engine::Instant;
 use adit_linux::udp::{RecvBatch, UdpSocket};
+use adit_runtime::control::StatusReport;
 use adit_runtime::driver::watch;
 use adit_runtime::fault::Fault;
+use adit_runtime::metrics::Samples;
+use adit_tinc::config::ServerConfig;
 use adit_tinc::name::NodeName;
 use adit_tinc::node::Node;
 use adit_tinc::route::{Decision, FragmentPlan, Fragments, Router};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+use super::carrier::{CameUp, Carrier};
 use super::device::{Device, MAX_PACKET};
 use super::followers::PacketFollowers;
 
@@ -43,11 +48,14 @@ pub(super) enum Ready {
     Device,
     /// The socket with this number.
     Socket(usize),
+    /// The data plane.
+    Plane,
 }
 
 struct Socket {
-    socket: UdpSocket,
-    watched: AsyncFd<OwnedFd>,
+    socket: Arc<UdpSocket>,
+    /// `None` if the data plane receives.
+    watched: Option<AsyncFd<OwnedFd>>,
     /// More may wait although the socket will not be reported again.
     more: bool,
 }
@@ -57,6 +65,7 @@ pub(super) struct Data {
     pub(super) device: Device,
     pub(super) router: Router,
     sockets: Vec<Socket>,
+    carrier: Option<Carrier>,
     batch: RecvBatch,
     packet: Box<[u8]>,
     device_has_more: bool,
@@ -90,22 +99,33 @@ impl Step {
 }
 
 impl Data {
+    /// Starts to move packets. `groups`: the sockets of each address, one for each worker of a data plane.
     pub(super) fn new(
-        device: Device,
+        server: &ServerConfig,
+        mut device: Device,
         router: Router,
-        sockets: Vec<UdpSocket>,
+        groups: Vec<Vec<UdpSocket>>,
         copies: Arc<PacketFollowers>,
     ) -> Result<Self, Fault> {
+        let groups = groups.into_iter().map(|group| group.into_iter().map(Arc::new).collect());
+        let groups: Vec<Vec<Arc<UdpSocket>>> = groups.collect();
+        let tun = device.take_tun();
+        let carrier = tun.map(|tun| Carrier::start(server, tun, &groups)).transpose()?;
         let broken = |error: std::io::Error| Fault::environment(format!("the sockets: {error}"));
-        let watched = |socket: UdpSocket| {
+        let watched = |socket: Arc<UdpSocket>| {
+            if carrier.is_some() {
+                return Ok(Socket { socket, watched: None, more: false });
+            }
             let fd = socket.as_fd().try_clone_to_owned().map_err(broken)?;
-            let watched = watch(fd, Interest::READABLE).map_err(broken)?;
+            let watched = Some(watch(fd, Interest::READABLE).map_err(broken)?);
             Ok(Socket { socket, watched, more: false })
         };
+        let firsts = groups.into_iter().filter_map(|group| group.into_iter().next());
         Ok(Self {
             device,
             router,
-            sockets: sockets.into_iter().map(watched).collect::<Result<_, Fault>>()?,
+            sockets: firsts.map(watched).collect::<Result<_, Fault>>()?,
+            carrier,
             batch: RecvBatch::new(BURST),
             packet: vec![0; MAX_PACKET].into_boxed_slice(),
             device_has_more: false,
@@ -120,6 +140,10 @@ impl Data {
 
     /// Waits until there may be packets. Cancel-safe.
     pub(super) async fn ready(&mut self) -> Ready {
+        if let Some(carrier) = &self.carrier {
+            carrier.ready().await;
+            return Ready::Plane;
+        }
         if let Some(number) = self.sockets.iter().position(|socket| socket.more) {
             return Ready::Socket(number);
         }
@@ -129,7 +153,8 @@ impl Data {
         let (device, sockets) = (&self.device, &self.sockets);
         let socket = poll_fn(|context| {
             for (number, socket) in sockets.iter().enumerate() {
-                if let Poll::Ready(Ok(mut ready)) = socket.watched.poll_read_ready(context) {
+                let Some(watched) = &socket.watched else { continue };
+                if let Poll::Ready(Ok(mut ready)) = watched.poll_read_ready(context) {
                     ready.clear_ready();
                     return Poll::Ready(number);
                 }
@@ -143,11 +168,20 @@ impl Data {
     }
 
     /// Moves the packets of a source into the node, whose outputs are to be performed afterwards.
-    pub(super) fn read(&mut self, ready: Ready, node: &mut Node, now: Instant) {
+    ///
+    /// # Errors
+    /// The data plane has failed.
+    pub(super) fn read(
+        &mut self,
+        ready: Ready,
+        node: &mut Node,
+        now: Instant,
+    ) -> Result<(), Fault> {
         match ready {
             Ready::Device => self.read_device(node, now),
+            Ready::Plane => self.read_plane(node, now)?,
             Ready::Socket(number) => {
-                let Some(socket) = self.sockets.get_mut(number) else { return };
+                let Some(socket) = self.sockets.get_mut(number) else { return Ok(()) };
                 let received = socket.socket.recv_burst(&mut self.batch);
                 // Another error is that of one datagram; the next call has the others.
                 let is_empty =
@@ -157,6 +191,77 @@ impl Data {
                     node.datagram(now, received.remote, received.data);
                 }
             }
+        }
+        Ok(())
+    }
+
+    fn read_plane(&mut self, node: &mut Node, now: Instant) -> Result<(), Fault> {
+        let Some(carrier) = &mut self.carrier else { return Ok(()) };
+        for one in carrier.take()? {
+            match one {
+                CameUp::Datagram(from, mut bytes) => node.datagram(now, from, &mut bytes),
+                CameUp::Record(from, record) => node.carried_record(now, &from, &record),
+                CameUp::FromDevice(mut packet) => self.route_from_device(&mut packet, node, now),
+                CameUp::FromNode(from, mut packet) => {
+                    self.route_from_node(&from, &mut packet, node, now);
+                }
+                CameUp::Forgery(from) => node.carried_forgery(now, &from),
+                CameUp::TooBig(to, len) => node.too_big(now, to, len),
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings the data plane in line with the node. Returns `true` if the node may have outputs.
+    pub(super) fn reconcile(&mut self, node: &mut Node, now: Instant) -> bool {
+        match &mut self.carrier {
+            // The plane makes no copies.
+            Some(carrier) => carrier.reconcile(node, now, self.copies.is_followed()),
+            None => {
+                node.take_changed_paths();
+                false
+            }
+        }
+    }
+
+    /// Sends a record of a node that the data plane carries.
+    pub(super) fn send_record(
+        &mut self,
+        to: &NodeName,
+        record: &[u8],
+        node: &mut Node,
+        now: Instant,
+    ) {
+        if !self.carrier.as_mut().is_some_and(|carrier| carrier.send(to, record)) {
+            node.send_record(now, to, record);
+        }
+    }
+
+    /// Lets the node know the traffic that the data plane has carried.
+    pub(super) fn count(&mut self, node: &mut Node, now: Instant) {
+        if let Some(carrier) = &mut self.carrier {
+            carrier.count_all(node, now);
+        }
+    }
+
+    /// Does what is due once a second.
+    pub(super) fn tick(&mut self, node: &mut Node, now: Instant) {
+        if let Some(carrier) = &mut self.carrier {
+            carrier.tick(node, now);
+        }
+    }
+
+    /// Adds the data plane's metrics that a status report does not have.
+    pub(super) fn measure(&self, samples: &mut Samples) {
+        if let Some(carrier) = &self.carrier {
+            carrier.measure(samples);
+        }
+    }
+
+    /// Adds the data plane's counters to a report.
+    pub(super) fn report(&self, report: &mut StatusReport) {
+        if let Some(carrier) = &self.carrier {
+            carrier.report(report);
         }
     }
 
@@ -169,22 +274,27 @@ impl Data {
                 break;
             };
             let Some(bytes) = packet.get_mut(..len) else { break };
-            let prefix = self.router.device_prefix();
-            self.copies.copy(bytes.get(prefix..).unwrap_or_default());
-            let step = {
-                let view = node.topology();
-                Step::of(self.router.from_device(bytes, &view, now))
-            };
-            if let Some(subnet) = self.router.take_learnt() {
-                node.add_subnet(now, subnet);
-            }
-            let payload = bytes.get(prefix..).unwrap_or_default();
-            match step {
-                Step::Reply(reply) => self.write(&[], &reply),
-                step => self.forward(step, None, payload, node, now),
-            }
+            self.route_from_device(bytes, node, now);
         }
         self.packet = packet;
+    }
+
+    /// Routes a packet of the device.
+    fn route_from_device(&mut self, packet: &mut [u8], node: &mut Node, now: Instant) {
+        let prefix = self.router.device_prefix();
+        self.copies.copy(packet.get(prefix..).unwrap_or_default());
+        let step = {
+            let view = node.topology();
+            Step::of(self.router.from_device(packet, &view, now))
+        };
+        if let Some(subnet) = self.router.take_learnt() {
+            node.add_subnet(now, subnet);
+        }
+        let payload = packet.get(prefix..).unwrap_or_default();
+        match step {
+            Step::Reply(reply) => self.write(&[], &reply),
+            step => self.forward(step, None, payload, node, now),
+        }
     }
 
     /// Routes a packet that a node sent.

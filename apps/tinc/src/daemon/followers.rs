@@ -147,6 +147,11 @@ impl PacketFollowers {
         }
     }
 
+    /// Returns whether a client wants copies.
+    pub(super) fn is_followed(&self) -> bool {
+        self.any.load(Relaxed)
+    }
+
     /// Passes on a copy of a packet, as a frame.
     #[inline]
     pub(super) fn copy(&self, packet: &[u8]) {

@@ -21,13 +21,14 @@ const WAITING: usize = 16;
 /// The sockets of a daemon.
 pub(super) struct Listening {
     pub(super) tcp: Vec<adit_linux::tcp::TcpListener>,
-    pub(super) udp: Vec<UdpSocket>,
+    /// The sockets of each address, one for each worker of the data plane.
+    pub(super) udp: Vec<Vec<UdpSocket>>,
     /// The port of the first one.
     pub(super) port: u16,
 }
 
-/// Opens a TCP and a UDP socket for each address.
-pub(super) fn open(server: &ServerConfig) -> Result<Listening, Fault> {
+/// Opens a TCP and a UDP socket for each address. `workers`: the number of workers of the data plane, if there is one.
+pub(super) fn open(server: &ServerConfig, workers: Option<u16>) -> Result<Listening, Fault> {
     let addresses = addresses(server)?;
     let mut listening = Listening { tcp: Vec::new(), udp: Vec::new(), port: 0 };
     for mut address in addresses {
@@ -35,7 +36,7 @@ pub(super) fn open(server: &ServerConfig) -> Result<Listening, Fault> {
         if address.port() == 0 {
             address.set_port(listening.port);
         }
-        match open_pair(server, address) {
+        match open_pair(server, address, workers) {
             Ok((tcp, udp)) => {
                 if listening.port == 0 {
                     listening.port = tcp.local_addr().port();
@@ -68,7 +69,8 @@ fn no_family() -> i32 {
 fn open_pair(
     server: &ServerConfig,
     address: SocketAddr,
-) -> io::Result<(adit_linux::tcp::TcpListener, UdpSocket)> {
+    workers: Option<u16>,
+) -> io::Result<(adit_linux::tcp::TcpListener, Vec<UdpSocket>)> {
     let mark = Some(server.fwmark).filter(|mark| *mark != 0);
     let mut options = TcpListenOptions::new(address);
     options.v6only = true;
@@ -79,13 +81,13 @@ fn open_pair(
     options.v6only = true;
     options.fwmark = mark;
     options.device.clone_from(&server.bind_to_interface);
-    options.gro = false;
+    options.gro = workers.is_some();
     // The path MTU is discovered by probes, which must not be fragmented.
     options.fragmentation = Fragmentation::Forbidden;
     let size = |bytes: u32, usual: usize| if bytes == 0 { usual } else { bytes as usize };
     options.recv_buffer = size(server.udp_rcv_buf, options.recv_buffer);
     options.send_buffer = size(server.udp_snd_buf, options.send_buffer);
-    Ok((tcp, UdpSocket::bind(&options)?))
+    Ok((tcp, UdpSocket::bind_group(&options, workers.unwrap_or(1).into())?))
 }
 
 /// Returns the addresses to listen on.

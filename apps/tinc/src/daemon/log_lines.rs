@@ -17,6 +17,7 @@ pub(super) fn log(event: &Event) {
         Event::Reachable { node, reachable: true } => say!(2, "Node {node} became reachable"),
         Event::Reachable { node, reachable: false } => say!(2, "Node {node} became unreachable"),
         Event::SessionEstablished(node) => say!(3, "Session with {node}: established"),
+        Event::KeysRenewed(node) => say!(3, "Session with {node}: new keys"),
         Event::SessionRestarted(node) => say!(3, "Session with {node}: restarted"),
         Event::UdpConfirmed { node, address } => {
             say!(3, "UDP address of {node} set to {} port {}", address.ip(), address.port());

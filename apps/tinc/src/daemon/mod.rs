@@ -6,10 +6,11 @@
 //!                                                            Node::receive    ◄──► TCP connections
 //! ```
 //!
-//! `start` opens everything with the privileges of the start, and `Running` is the loop. `data` moves the packets: one packet is one
-//! datagram.
+//! `start` opens everything with the privileges of the start, and `Running` is the loop. `data` moves the packets on these ways. In router mode,
+//! the data plane of `carrier` carries most of them past the control thread.
 
 mod address_cache;
+mod carrier;
 mod clients;
 mod data;
 mod device;
@@ -22,6 +23,7 @@ mod listen;
 mod load;
 mod log_lines;
 pub mod options;
+mod plane_routes;
 mod privileged;
 mod reload;
 mod report;

@@ -44,6 +44,9 @@ impl Running {
 
     fn plain(&mut self, id: ClientId, kind: Kind, now: Instant) {
         let mut out = Vec::new();
+        if matches!(kind, Kind::Nodes | Kind::Traffic) {
+            self.data.count(&mut self.node, now);
+        }
         match kind {
             Kind::Stop => {
                 say!(1, "Got 'stop' command");

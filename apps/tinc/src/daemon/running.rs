@@ -38,6 +38,9 @@ use crate::net::Net;
 /// The number of outputs that are performed before other events get their turn.
 const MAX_OUTPUTS: usize = 100_000;
 
+/// The number of times that the data plane is brought in line with the node before other events get their turn.
+const MAX_ROUNDS: usize = 8;
+
 /// A running daemon.
 pub(super) struct Running {
     pub(super) net: Net,
@@ -106,7 +109,7 @@ impl Instance for Running {
         // Otherwise the node would drop packets for a queue that is empty by now.
         self.streams.report_backlog(|id, bytes| self.node.set_backlog(id, bytes));
         match event {
-            Event::Packets(ready) => self.data.read(ready, &mut self.node, now),
+            Event::Packets(ready) => self.data.read(ready, &mut self.node, now)?,
             Event::Stream(event) => self.stream(event, now),
             Event::Accepted(stream, from) => self.accept(stream, from, now),
             Event::Client(event) => {
@@ -127,6 +130,8 @@ impl Instance for Running {
 
     async fn tick(&mut self) -> Result<Option<EndReason<Infallible>>, Fault> {
         let now = now();
+        self.data.tick(&mut self.node, now);
+        self.perform(now);
         if self.data.router.due().is_some_and(|due| now >= due) {
             for subnet in self.data.router.expire(now) {
                 self.node.remove_subnet(now, subnet);
@@ -159,6 +164,8 @@ impl Instance for Running {
     }
 
     fn report(&mut self, report: &mut StatusReport) {
+        self.data.count(&mut self.node, now());
+        self.data.report(report);
         self.complete(report);
     }
 
@@ -168,9 +175,11 @@ impl Instance for Running {
 
     fn measure(&mut self, samples: &mut Samples) {
         self.statistics.measure(samples);
+        self.data.measure(samples);
     }
 
     fn sample_peers(&mut self, after: Option<u64>) -> Vec<PeerSample> {
+        self.data.count(&mut self.node, now());
         self.nodes_after(after)
     }
 }
@@ -216,8 +225,18 @@ impl Running {
         }
     }
 
-    /// Performs the node's outputs, in their order. Packets that it hands up may cause further ones.
+    /// Performs the node's outputs, in their order. Packets that it hands up may cause further ones, and so may a session that the data plane no
+    /// longer carries.
     pub(super) fn perform(&mut self, now: Instant) {
+        for _ in 0..MAX_ROUNDS {
+            self.perform_outputs(now);
+            if !self.data.reconcile(&mut self.node, now) {
+                return;
+            }
+        }
+    }
+
+    fn perform_outputs(&mut self, now: Instant) {
         for _ in 0..MAX_OUTPUTS {
             let Some(output) = self.node.pop() else { return };
             match output {
@@ -236,6 +255,10 @@ impl Running {
                     if self.data.send(to, &bytes) {
                         self.node.too_big(now, to, bytes.len());
                     }
+                    self.node.recycle(bytes);
+                }
+                Output::Record { to, bytes } => {
+                    self.data.send_record(&to, &bytes, &mut self.node, now);
                     self.node.recycle(bytes);
                 }
                 Output::Packet { from, mut bytes } => {

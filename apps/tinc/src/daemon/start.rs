@@ -24,7 +24,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::address_cache::AddressCache;
 use super::clients::Clients;
 use super::data::Data;
-use super::device::Device;
+use super::device::{self, Device};
 use super::dial::DialOptions;
 use super::duty::{TINC, TincDuty};
 use super::followers::{LogFollowers, PacketFollowers};
@@ -173,8 +173,9 @@ async fn serve(
     let _watcher = helper::current().map(Watcher::start).transpose()?;
     let Loaded { name, server, hosts, .. } = loaded;
     let key = Arc::new(private_key(&net, &server)?);
-    let device = Device::open(&net, &server)?;
-    let listening = listen::open(&server)?;
+    let workers = device::workers(&server)?;
+    let device = Device::open(&net, &server, workers)?;
+    let listening = listen::open(&server, workers)?;
     let port = listening.port;
     let mut controls = Controls::open(&duty.control, duty.metrics.as_ref())?;
     let cookie = Cookie::generate(&mut random::generator()?);
@@ -229,7 +230,7 @@ async fn serve(
         dial,
         joins: Joins::new(random::generator()?),
         privileged: Privileged::new(duty.clone()),
-        data: Data::new(device, router, listening.udp, copies)?,
+        data: Data::new(&server, device, router, listening.udp, copies)?,
         streams: Streams::new(),
         accepted: listen::accept(listening.tcp)?,
         clients,

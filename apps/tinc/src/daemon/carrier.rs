@@ -1,0 +1,422 @@
+//! The data plane of a daemon in router mode.
+//!
+//! The plane carries the packets of the nodes that are reached directly by UDP. Everything else comes up: datagrams without a session, packets without a
+//! route or longer than their path, and records that are no packets. They go the way that they also have without a plane.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use adit_dataplane::{HandedUp, PlaneConfig, Relay, StreamOptions};
+use adit_engine::command::{Counters, Float, InnerMtu, KeySlot, ProbeResult};
+use adit_engine::{Instant, Link, Notice, PeerId, SocketId};
+use adit_linux::tun::TunDevice;
+use adit_linux::udp::UdpSocket;
+use adit_runtime::clock::now;
+use adit_runtime::control::StatusReport;
+use adit_runtime::driver::{Backend, Upcall, watch};
+use adit_runtime::fault::Fault;
+use adit_runtime::metrics::Samples;
+use adit_runtime::plane_backend::{PlaneBackend, fill_totals, gates};
+use adit_runtime::worker_count;
+use adit_tinc::config::{Forwarding, ServerConfig};
+use adit_tinc::name::NodeName;
+use adit_tinc::node::{DirectPath, Node, Traffic};
+use adit_tinc_data::packet::OVERHEAD;
+use adit_tinc_data::{Command, DataKey, PeerSpec, Plane, Tinc, TincFormat};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use super::plane_routes::PlaneRoutes;
+
+/// The headers before the MSS's data in IPv4 and IPv6 packets, and the longest packet of a frame.
+const TCP4: u16 = 20 + 20;
+const TCP6: u16 = 40 + 20;
+const MAX_PACKET: u16 = 1518 - 14;
+
+/// The number of bytes by which a datagram is longer than a record with its type.
+const MESSAGE_OVERHEAD: u64 = OVERHEAD as u64 - 1;
+
+/// The data plane, and the nodes that it knows.
+pub(super) struct Carrier {
+    backend: PlaneBackend<TincFormat>,
+    wakeup: AsyncFd<OwnedFd>,
+    /// More may have come up although the descriptor will not be reported again.
+    more: bool,
+    /// The sockets' local addresses, by their ids.
+    sockets: Vec<SocketAddr>,
+    peers: BTreeMap<NodeName, Carried>,
+    names: HashMap<PeerId, NodeName>,
+    next_id: u32,
+    changed: BTreeSet<NodeName>,
+    routes: PlaneRoutes,
+    /// All packets come up.
+    paused: bool,
+}
+
+/// A node with a confirmed UDP address.
+struct Carried {
+    id: PeerId,
+    address: SocketAddr,
+    /// The session that the plane has, if it carries the node's packets.
+    path: Option<DirectPath>,
+    /// The traffic that the node was told.
+    counted: Traffic,
+    /// The records that were sent besides packets, and their bytes on the wire.
+    records: (u64, u64),
+}
+
+/// Something that came up.
+pub(super) enum CameUp {
+    /// A datagram.
+    Datagram(SocketAddr, Vec<u8>),
+    /// A record of a node: its type, and its data.
+    Record(NodeName, Vec<u8>),
+    /// A packet of the device.
+    FromDevice(Vec<u8>),
+    /// A packet of a node that is not for this host.
+    FromNode(NodeName, Vec<u8>),
+    /// A datagram from a node's address that is not authentic.
+    Forgery(NodeName),
+    /// A datagram of this length is too long for the path to an address.
+    TooBig(SocketAddr, usize),
+}
+
+impl Carrier {
+    /// Starts the data plane.
+    pub(super) fn start(
+        server: &ServerConfig,
+        tun: TunDevice,
+        groups: &[Vec<Arc<UdpSocket>>],
+    ) -> Result<Self, Fault> {
+        let socket_id = |number: usize| SocketId(u16::try_from(number).unwrap_or(u16::MAX));
+        let sockets = groups.iter().enumerate().flat_map(|(number, group)| {
+            group.iter().map(move |socket| (socket_id(number), Arc::clone(socket)))
+        });
+        let config = PlaneConfig {
+            tun: Some(tun),
+            sockets: sockets.collect(),
+            relay: Relay::Kernel,
+            gates: gates(),
+            client: false,
+            ethernet: false,
+        };
+        let (plane, upcalls) = adit_tinc_data::start(config, now)
+            .map_err(|error| worker_count::not_started(&error))?;
+        plane.hand_up(server.forwarding == Forwarding::Kernel);
+        if server.priority_inheritance {
+            plane.copy_tos();
+        }
+        let backend = PlaneBackend::new(plane, upcalls, StreamOptions::default());
+        let broken = |error: io::Error| Fault::environment(format!("the data plane: {error}"));
+        let wakeup = backend.wakeup().map_err(broken)?;
+        let addresses = groups.iter().filter_map(|group| group.first());
+        Ok(Self {
+            wakeup: watch(wakeup, Interest::READABLE).map_err(broken)?,
+            backend,
+            more: true,
+            sockets: addresses.map(|socket| socket.local_addr()).collect(),
+            peers: BTreeMap::new(),
+            names: HashMap::new(),
+            next_id: 0,
+            changed: BTreeSet::new(),
+            routes: PlaneRoutes::new(&server.broadcast_subnets, now()),
+            paused: false,
+        })
+    }
+
+    fn plane(&self) -> &Plane {
+        self.backend.plane()
+    }
+
+    /// Waits until something may have come up. Cancel-safe.
+    pub(super) async fn ready(&self) {
+        let routes = async {
+            match self.routes.due() {
+                Some(due) => tokio::time::sleep(due.since(now())).await,
+                None => std::future::pending().await,
+            }
+        };
+        if self.more {
+            return;
+        }
+        tokio::select! {
+            ready = self.wakeup.readable() => {
+                if let Ok(mut ready) = ready {
+                    ready.clear_ready();
+                }
+            }
+            () = routes => {}
+        }
+    }
+
+    /// Takes what came up.
+    ///
+    /// # Errors
+    /// The plane moves no more packets.
+    pub(super) fn take(&mut self) -> Result<Vec<CameUp>, Fault> {
+        self.more = false;
+        if let Some(fault) = self.backend.failure() {
+            return Err(fault);
+        }
+        let (mut upcalls, mut handed_up) = (Vec::new(), Vec::new());
+        self.backend.drain(&mut |upcall| upcalls.push(upcall));
+        self.plane().take_handed_up(|one| handed_up.push(one));
+        let mut taken: Vec<CameUp> =
+            upcalls.into_iter().filter_map(|upcall| self.upcall(upcall)).collect();
+        let name = |id: &PeerId| self.names.get(id).cloned();
+        taken.extend(handed_up.into_iter().filter_map(|one| match one {
+            HandedUp::FromDevice(packet) => Some(CameUp::FromDevice(packet)),
+            HandedUp::FromPeer(id, packet) => Some(CameUp::FromNode(name(&id)?, packet)),
+            HandedUp::Unreadable(id) => Some(CameUp::Forgery(name(&id)?)),
+        }));
+        Ok(taken)
+    }
+
+    fn upcall(&self, upcall: Upcall<Tinc>) -> Option<CameUp> {
+        match upcall {
+            Upcall::ControlPacket(link, bytes) => Some(CameUp::Datagram(link.remote(), bytes)),
+            Upcall::Notice(Notice::InBand(id, record)) => {
+                Some(CameUp::Record(self.names.get(&id)?.clone(), record))
+            }
+            Upcall::Notice(Notice::ProbeResult(id, result)) => {
+                let carried = self.peers.get(self.names.get(&id)?)?;
+                let too_big = too_big(carried.path.as_ref()?.mtu, carried.address, result)?;
+                Some(CameUp::TooBig(carried.address, too_big))
+            }
+            _ => None,
+        }
+    }
+
+    /// Sends a record of a node. Returns `false` if the plane does not carry it.
+    pub(super) fn send(&mut self, to: &NodeName, record: &[u8]) -> bool {
+        let Some(carried) = self.peers.get_mut(to).filter(|carried| carried.path.is_some()) else {
+            return false;
+        };
+        // Packets are counted by the plane like those of the device.
+        let is_packet = record.first() == Some(&0);
+        if !is_packet {
+            let (packets, bytes) = &mut carried.records;
+            *packets = packets.saturating_add(1);
+            *bytes = bytes.saturating_add(MESSAGE_OVERHEAD).saturating_add(record.len() as u64);
+        }
+        let id = carried.id;
+        self.plane().apply(Command::SendData(id, record.to_vec()));
+        true
+    }
+
+    /// Brings the plane in line with the node. While it is paused, it carries no packets. Returns `true` if the node may have outputs.
+    pub(super) fn reconcile(&mut self, node: &mut Node, at: Instant, paused: bool) -> bool {
+        if std::mem::replace(&mut self.paused, paused) != paused {
+            self.changed.extend(self.peers.keys().cloned());
+        }
+        let changes = node.take_changed_paths();
+        if changes.all {
+            self.changed.extend(node.reachable().cloned());
+            self.changed.extend(self.peers.keys().cloned());
+            self.routes.set_outdated();
+        }
+        self.changed.extend(changes.nodes);
+        let changed = std::mem::take(&mut self.changed);
+        for name in &changed {
+            self.update(name, node, at);
+        }
+        let (routes, peers) = (&mut self.routes, &self.peers);
+        let known = |name: &NodeName| peers.get(name).map(|carried| carried.id);
+        routes.update(node, self.backend.plane(), now, known);
+        !changed.is_empty()
+    }
+
+    fn update(&mut self, name: &NodeName, node: &mut Node, at: Instant) {
+        let address = node.confirmed_address(name).filter(|address| self.link(*address).is_some());
+        let path = address.and_then(|_| node.direct_path(at, name)).filter(|_| !self.paused);
+        let stays = |carried: &Carried| match (&carried.path, &path) {
+            (Some(old), Some(new)) => old.is_same(new) && Some(carried.address) == address,
+            (old, _) => old.is_none(),
+        };
+        if self.peers.get(name).is_some_and(|carried| !stays(carried)) {
+            self.stop(name, node, at);
+        }
+        let Some(address) = address else { return self.remove(name) };
+        let Some(link) = self.link(address) else { return };
+        match self.peers.get_mut(name) {
+            Some(carried) if carried.address == address => {}
+            Some(carried) => {
+                carried.address = address;
+                let id = carried.id;
+                self.plane().apply(Command::SetLink(id, link));
+            }
+            None => self.add(name, address, link),
+        }
+        let Some(carried) = self.peers.get_mut(name).filter(|carried| carried.path.is_none())
+        else {
+            return;
+        };
+        let Some(path) = path else { return };
+        let DirectPath { session, own, peer, .. } = path.clone();
+        let (id, mtu) = (carried.id, inner_mtu(&path));
+        carried.path = Some(path);
+        let key = Box::new(DataKey { session, own, peer });
+        self.plane().apply(Command::SetMtu(id, mtu));
+        self.plane().apply(Command::InstallKey(id, KeySlot::Primary, key));
+        node.set_carried(at, name, true);
+    }
+
+    /// Returns the link to an address; `None` if no socket has its family.
+    fn link(&self, address: SocketAddr) -> Option<Link> {
+        let of_family = |local: &SocketAddr| local.is_ipv4() == address.is_ipv4();
+        let socket = self.sockets.iter().position(of_family)?;
+        Some(Link::datagram(SocketId(u16::try_from(socket).ok()?), None, address))
+    }
+
+    fn add(&mut self, name: &NodeName, address: SocketAddr, link: Link) {
+        // Far fewer peers are in use than there are ids.
+        let id = loop {
+            let id = PeerId(self.next_id);
+            self.next_id = self.next_id.wrapping_add(1) & 0xff_ffff;
+            if !self.names.contains_key(&id) {
+                break id;
+            }
+        };
+        let spec = PeerSpec { float: Float::Refuse, ..PeerSpec::plain(link) };
+        self.plane().apply(Command::AddPeer(id, spec));
+        self.routes.set_outdated();
+        self.names.insert(id, name.clone());
+        let (counted, records) = (Traffic::default(), (0, 0));
+        self.peers.insert(name.clone(), Carried { id, address, path: None, counted, records });
+    }
+
+    /// Stops to carry a node's packets. When this returns, nothing more is sealed.
+    fn stop(&mut self, name: &NodeName, node: &mut Node, at: Instant) {
+        let Some(carried) = self.peers.get_mut(name) else { return };
+        carried.path = None;
+        let id = carried.id;
+        self.plane().apply(Command::DelKey(id, KeySlot::Primary));
+        self.count(name, node, at);
+        node.set_carried(at, name, false);
+    }
+
+    fn remove(&mut self, name: &NodeName) {
+        if let Some(carried) = self.peers.remove(name) {
+            self.names.remove(&carried.id);
+            self.routes.release(carried.id, self.backend.plane());
+            self.plane().apply(Command::DelPeer(carried.id));
+        }
+    }
+
+    /// Reports the traffic of all nodes that the plane carries. Returns those that had any.
+    pub(super) fn count_all(&mut self, node: &mut Node, at: Instant) -> Vec<PeerId> {
+        let carried = self.peers.iter().filter(|(_, carried)| carried.path.is_some());
+        let names: Vec<NodeName> = carried.map(|(name, _)| name.clone()).collect();
+        names.iter().filter_map(|name| self.count(name, node, at)).collect()
+    }
+
+    fn count(&mut self, name: &NodeName, node: &mut Node, at: Instant) -> Option<PeerId> {
+        let plane = self.backend.plane();
+        let carried = self.peers.get_mut(name)?;
+        let counters = plane.counters(carried.id)?;
+        let in_band = plane.in_band_received(carried.id)?;
+        let total = traffic(counters, in_band, carried.records);
+        let largest = plane.longest_received(carried.id)?.saturating_sub(OVERHEAD as u16);
+        let more = since(total, carried.counted);
+        if more == Traffic::default() {
+            return None;
+        }
+        carried.counted = total;
+        let id = carried.id;
+        node.carried_traffic(at, name, more, largest);
+        Some(id)
+    }
+
+    /// Does what is due once a second: keeps the paths alive that packets use, and looks whether they have become narrower.
+    pub(super) fn tick(&mut self, node: &mut Node, at: Instant) {
+        for id in self.count_all(node, at) {
+            self.plane().apply(Command::ProbePath(id, 0));
+        }
+    }
+
+    /// Adds the plane's metrics that a status report does not have.
+    pub(super) fn measure(&self, samples: &mut Samples) {
+        self.backend.measure(samples);
+    }
+
+    /// Adds the plane's counters to a report.
+    pub(super) fn report(&self, report: &mut StatusReport) {
+        fill_totals(report, self.plane());
+    }
+}
+
+/// Returns the limits inside of packets to a node.
+fn inner_mtu(path: &DirectPath) -> InnerMtu {
+    let room = path.mtu.min(MAX_PACKET);
+    let mss = |headers: u16| if path.clamp_mss { room.saturating_sub(headers).max(1) } else { 0 };
+    InnerMtu { mss4: mss(TCP4), mss6: mss(TCP6), largest: path.mtu }
+}
+
+/// Returns the length of a datagram that is too long for the path, if the largest packet no longer fits into what the kernel knows of it.
+fn too_big(mtu: u16, to: SocketAddr, result: ProbeResult) -> Option<usize> {
+    let headers = if to.is_ipv4() { 20 + 8 } else { 40 + 8 };
+    let room = usize::from(result.kernel).checked_sub(headers)?;
+    (usize::from(mtu) + OVERHEAD > room).then_some(room + 1)
+}
+
+/// Returns the packets and bytes in a peer's datagrams, without records that are no packets.
+fn traffic(counters: Counters, in_band: (u64, u64), records: (u64, u64)) -> Traffic {
+    let each = OVERHEAD as u64;
+    let (rx_messages, rx_message_bytes) = in_band;
+    let rx_message_bytes = rx_message_bytes + MESSAGE_OVERHEAD * rx_messages;
+    let packets_in = counters.rx_packets.saturating_sub(rx_messages);
+    let packets_out = counters.tx_packets.saturating_sub(records.0);
+    let inside = |bytes: u64, messages: u64, packets: u64| {
+        bytes.saturating_sub(messages).saturating_sub(each.saturating_mul(packets))
+    };
+    Traffic {
+        packets_in,
+        bytes_in: inside(counters.rx_bytes, rx_message_bytes, packets_in),
+        packets_out,
+        bytes_out: inside(counters.tx_bytes, records.1, packets_out),
+    }
+}
+
+fn since(total: Traffic, counted: Traffic) -> Traffic {
+    Traffic {
+        packets_in: total.packets_in.saturating_sub(counted.packets_in),
+        bytes_in: total.bytes_in.saturating_sub(counted.bytes_in),
+        packets_out: total.packets_out.saturating_sub(counted.packets_out),
+        bytes_out: total.bytes_out.saturating_sub(counted.bytes_out),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn traffic_is_that_of_the_packets_inside() {
+        let counters = Counters {
+            rx_packets: 11,
+            rx_bytes: 10 * (100 + OVERHEAD as u64) + (18 + 1 + MESSAGE_OVERHEAD),
+            tx_packets: 7,
+            tx_bytes: 5 * (200 + OVERHEAD as u64) + 2 * (18 + OVERHEAD as u64),
+        };
+        let records = (2, 2 * (18 + OVERHEAD as u64));
+        let total = traffic(counters, (1, 19), records);
+        let expected = Traffic { packets_in: 10, bytes_in: 1000, packets_out: 5, bytes_out: 1000 };
+        assert_eq!(total, expected);
+        assert_eq!(since(expected, expected), Traffic::default());
+    }
+
+    #[test]
+    fn a_path_that_became_narrower_is_noticed() {
+        let to = "192.0.2.1:655".parse().unwrap();
+        let kernel = |kernel| ProbeResult { size: 0, kernel };
+        let fits = 1400 + 33 + 28;
+        assert_eq!(too_big(1400, to, kernel(fits)), None);
+        assert_eq!(too_big(1400, to, kernel(fits - 1)), Some(1433));
+        assert_eq!(too_big(1400, to, kernel(0)), None, "unknown");
+        let v6 = "[2001:db8::1]:655".parse().unwrap();
+        assert_eq!(too_big(1400, v6, kernel(fits)), Some(fits as usize - 48 + 1));
+    }
+}
