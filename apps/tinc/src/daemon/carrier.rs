@@ -62,7 +62,7 @@ struct Carried {
     address: SocketAddr,
     /// The session that the plane has, if it carries the node's packets.
     path: Option<DirectPath>,
-    /// The traffic that the node was told.
+    /// The traffic that the node has counted.
     counted: Traffic,
     /// The records that were sent besides packets, and their bytes on the wire.
     records: (u64, u64),

@@ -35,6 +35,7 @@ mod desk;
 mod matrix;
 mod nets;
 mod network;
+mod plane;
 
 pub(super) const SCENARIOS: &[(&str, ScenarioFn)] = &[
     ("commands", commands::commands),
@@ -46,6 +47,7 @@ pub(super) const SCENARIOS: &[(&str, ScenarioFn)] = &[
     ("net-outgoing", network::outgoing),
     ("net-proxies", network::proxies),
     ("net-reload", network::reload),
+    ("plane-to-tinc", plane::plane_to_tinc),
     ("start", desk::start),
     ("six-mixed-nodes", nets::six),
     ("start-at-once", nets::start_at_once),

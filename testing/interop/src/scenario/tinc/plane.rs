@@ -1,0 +1,211 @@
+//! Bulk traffic of `tincd` of adit through its data plane to the real tinc 1.1, also over rekeys.
+
+use std::ffi::OsString;
+use std::fs;
+use std::net::IpAddr;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::super::Scenario;
+use super::commands::End;
+use super::{NO_TINC, SOON};
+use crate::failure::{Context, Result, ensure};
+use crate::net::{Namespace, Pair};
+use crate::peer::{Program, in_root};
+use crate::process::{Daemon, output};
+use crate::skip::skip;
+use crate::traffic::{self, Stream};
+use crate::wait::until;
+
+/// The bytes of a transfer by TCP.
+const BYTES: usize = 4 << 20;
+
+/// The length of the longest datagrams in a stream.
+const LARGEST: usize = 1300;
+
+/// The seconds after which a node renews its keys.
+const KEY_EXPIRE: u32 = 10;
+
+/// The number of datagrams that a train of bulk traffic has at least, on average.
+const TRAIN: f64 = 8.0;
+
+/// The programs of a node: that of the commands, and the daemon.
+#[derive(Clone)]
+struct Programs {
+    tinc: Vec<OsString>,
+    tincd: Vec<OsString>,
+}
+
+/// A node with its number and its files.
+struct Node<'a> {
+    name: &'static str,
+    number: u8,
+    commands: End<'a>,
+    daemon: End<'a>,
+}
+
+impl<'a> Node<'a> {
+    /// Creates the files of a node that listens on this port.
+    fn new(
+        scenario: &Scenario<'_>,
+        namespace: &'a Namespace,
+        programs: &Programs,
+        (name, number): (&'static str, u8),
+        port: u16,
+    ) -> Result<Self> {
+        let end = |program: &[OsString]| End {
+            namespace,
+            program: program.to_vec(),
+            folder: scenario.folder().join(name),
+        };
+        let node =
+            Self { name, number, commands: end(&programs.tinc), daemon: end(&programs.tincd) };
+        let host = if number == 1 { 1 } else { 2 };
+        for words in [
+            format!("init {name}"),
+            format!("set Port {port}"),
+            format!("set KeyExpire {KEY_EXPIRE}"),
+            format!("set Interface tinc-{name}"),
+            format!("add Subnet {}", node.address()),
+            format!("add Address 192.0.2.{host}"),
+        ] {
+            node.commands.done(&words, "")?;
+        }
+        let up = format!(
+            "#!/bin/sh\nip link set $INTERFACE up\nip addr add {}/32 dev $INTERFACE\nip route add 10.9.0.0/16 dev $INTERFACE metric {number}\n",
+            node.address()
+        );
+        let path = node.commands.folder.join("tinc-up");
+        fs::write(&path, up)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+        Ok(node)
+    }
+
+    fn address(&self) -> IpAddr {
+        [10, 9, 0, self.number].into()
+    }
+
+    fn export(&self) -> Result<String> {
+        Ok(self.commands.done("export", "")?.out)
+    }
+
+    fn start(&self) -> Result<Daemon> {
+        let words = format!("-n {} -D -d 3", self.name);
+        let mut daemon =
+            Daemon::spawn(self.name, self.daemon.command(&self.daemon.folder, &words)?)?;
+        daemon.wait_for("Ready", SOON)?;
+        Ok(daemon)
+    }
+}
+
+/// Returns the trains that a daemon of adit has sent, and the datagrams in them.
+fn trains(program: &Path, node: &Node<'_>) -> Result<(f64, f64)> {
+    let namespace = node.commands.namespace;
+    let mut command = namespace.command(&program.to_string_lossy());
+    command.args(["status", "--json"]);
+    let status: Value = serde_json::from_str(&output(command)?).context("JSON")?;
+    let instance = format!("tinc-{}", node.name);
+    let report = status.as_array().into_iter().flatten().find(|it| it["instance"] == *instance);
+    let trains = &report.context(format!("no {instance} in {status}"))?["trains"];
+    let sent = trains["sent"].as_object().context("no trains")?.values();
+    let sent: u64 = sent.filter_map(Value::as_u64).sum();
+    Ok((sent as f64, trains["sent_packets"].as_f64().context("no packets")?))
+}
+
+/// Transfers bytes by TCP.
+fn transfer(from: &Node<'_>, to: &Node<'_>) -> Result<()> {
+    traffic::tcp(from.commands.namespace, to.commands.namespace, to.address(), BYTES).map(drop)
+}
+
+/// Transfers bytes by TCP from a node of adit until most packets of a transfer have left by the plane, in trains. Around a rekey they take the long
+/// way. Returns the average length of the trains.
+fn transfer_in_trains(program: &Path, from: &Node<'_>, to: &Node<'_>) -> Result<f64> {
+    let (mut packets, mut mean) = (0.0, 0.0);
+    until("a transfer in trains", SOON, || {
+        let before = trains(program, from)?;
+        transfer(from, to)?;
+        let after = trains(program, from)?;
+        packets = after.1 - before.1;
+        mean = packets / (after.0 - before.0).max(1.0);
+        Ok(packets > BYTES as f64 / 1500.0 / 2.0 && mean > TRAIN)
+    })
+    .map_err(|failure| format!("{failure}: {packets} packets, {mean:.1} in a train").into())
+    .map(|()| mean)
+}
+
+/// Waits until two nodes reach each other by UDP, and know the path MTU.
+fn connect(one: (&Node<'_>, &mut Daemon), other: &Node<'_>) -> Result<()> {
+    let (node, daemon) = one;
+    for (from, to) in [(node, other), (other, node)] {
+        until("a ping through the tunnel", SOON, || {
+            let to = to.address().to_string();
+            let ping = from.commands.namespace.run("ping", &["-c", "1", "-W", "1", &to]);
+            Ok(ping.is_ok())
+        })
+        .map_err(|failure| daemon.failure(&failure.0))?;
+    }
+    // Packets to the other node keep the search going.
+    until("the path MTU", SOON, || {
+        let to = other.address().to_string();
+        let _ = node.commands.namespace.run("ping", &["-c", "1", "-W", "1", &to]);
+        Ok(daemon.count(&format!("Fixing PMTU of {}", other.name)) > 0)
+    })
+    .map_err(|failure| daemon.failure(&failure.0))
+}
+
+/// Checks that nearly all datagrams of a stream have arrived, and none twice.
+fn check(stream: Stream, what: &str) -> Result<u32> {
+    let delivery = stream.finish()?;
+    let lost = delivery.sent.saturating_sub(delivery.received);
+    let is_good = lost <= delivery.sent / 20 && delivery.duplicated + delivery.corrupted == 0;
+    ensure(is_good && delivery.sent > 0, || format!("{what}: {delivery:?}"))?;
+    Ok(delivery.sent)
+}
+
+/// Returns the programs of adit, and the path of `adit`.
+fn adit(scenario: &Scenario<'_>) -> Result<(Programs, std::path::PathBuf)> {
+    let Program::Adit(adit) = Program::adit()? else { return Err("no adit".into()) };
+    let link = scenario.folder().join("tincd");
+    symlink(&adit, &link)?;
+    let programs =
+        Programs { tinc: vec![adit.clone().into(), "tinc".into()], tincd: vec![link.into()] };
+    Ok((programs, adit))
+}
+
+/// A node of adit, and one of the real tinc.
+pub(super) fn plane_to_tinc(scenario: &Scenario<'_>) -> Result<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/roots/tinc");
+    let (Some(tinc), Some(tincd)) =
+        (in_root(&root, "usr/sbin/tinc"), in_root(&root, "usr/sbin/tincd"))
+    else {
+        skip("tinc", NO_TINC);
+        return Ok("skipped".to_owned());
+    };
+    let (programs, program) = adit(scenario)?;
+    let pair = Pair::new()?;
+    let anna = Node::new(scenario, &pair.server, &programs, ("anna", 1), 655)?;
+    let ben = Node::new(scenario, &pair.client, &Programs { tinc, tincd }, ("ben", 2), 655)?;
+    ben.commands.done("import", &anna.export()?)?;
+    anna.commands.done("import", &ben.export()?)?;
+    anna.commands.done("add ConnectTo ben", "")?;
+    let mut at_anna = anna.start()?;
+    let _at_ben = ben.start()?;
+    connect((&anna, &mut at_anna), &ben)?;
+    let there = transfer_in_trains(&program, &anna, &ben)?;
+    transfer(&ben, &anna)?;
+    let mut sent = 0;
+    for (from, to, address) in
+        [(&pair.server, &pair.client, ben.address()), (&pair.client, &pair.server, anna.address())]
+    {
+        let stream = Stream::start(from, to, address, LARGEST)?;
+        let seen = at_anna.count("Session with ben: new keys");
+        at_anna.wait_for_nth("Session with ben: new keys", seen + 1, SOON)?;
+        sent += check(stream, "a stream over a rekey")?;
+    }
+    ensure(at_anna.count("Session with ben: restarted") == 0, || {
+        at_anna.failure("a session was restarted").0
+    })?;
+    Ok(format!("{there:.0} packets a train, {sent} datagrams in streams"))
+}
