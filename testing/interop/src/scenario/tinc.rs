@@ -47,6 +47,7 @@ pub(super) const SCENARIOS: &[(&str, ScenarioFn)] = &[
     ("net-outgoing", network::outgoing),
     ("net-proxies", network::proxies),
     ("net-reload", network::reload),
+    ("plane", plane::plane),
     ("plane-to-tinc", plane::plane_to_tinc),
     ("start", desk::start),
     ("six-mixed-nodes", nets::six),

@@ -1,4 +1,4 @@
-//! Bulk traffic of `tincd` of adit through its data plane to the real tinc 1.1, also over rekeys.
+//! Bulk traffic of `tincd` of adit through its data plane: to another one, and to the real tinc 1.1; over rekeys, and when a subnet gets another owner.
 
 use std::ffi::OsString;
 use std::fs;
@@ -30,6 +30,9 @@ const KEY_EXPIRE: u32 = 10;
 
 /// The number of datagrams that a train of bulk traffic has at least, on average.
 const TRAIN: f64 = 8.0;
+
+/// An address that two nodes have.
+const SHARED: &str = "10.9.7.7";
 
 /// The programs of a node: that of the commands, and the daemon.
 #[derive(Clone)]
@@ -100,18 +103,29 @@ impl<'a> Node<'a> {
     }
 }
 
-/// Returns the trains that a daemon of adit has sent, and the datagrams in them.
-fn trains(program: &Path, node: &Node<'_>) -> Result<(f64, f64)> {
-    let namespace = node.commands.namespace;
-    let mut command = namespace.command(&program.to_string_lossy());
+/// Returns the report of a daemon of adit.
+fn report(program: &Path, node: &Node<'_>) -> Result<Value> {
+    let mut command = node.commands.namespace.command(&program.to_string_lossy());
     command.args(["status", "--json"]);
     let status: Value = serde_json::from_str(&output(command)?).context("JSON")?;
-    let instance = format!("tinc-{}", node.name);
-    let report = status.as_array().into_iter().flatten().find(|it| it["instance"] == *instance);
-    let trains = &report.context(format!("no {instance} in {status}"))?["trains"];
+    let report = status.as_array().into_iter().flatten().find(|it| it["tinc"]["net"] == node.name);
+    report.cloned().context(format!("no {} in {status}", node.name))
+}
+
+/// Returns the trains that a daemon of adit has sent, and the datagrams in them.
+fn trains(program: &Path, node: &Node<'_>) -> Result<(f64, f64)> {
+    let trains = &report(program, node)?["trains"];
     let sent = trains["sent"].as_object().context("no trains")?.values();
     let sent: u64 = sent.filter_map(Value::as_u64).sum();
     Ok((sent as f64, trains["sent_packets"].as_f64().context("no packets")?))
+}
+
+/// Returns the packets that a daemon of adit has sent to another node.
+fn packets(program: &Path, node: &Node<'_>, to: &str) -> Result<u64> {
+    let report = report(program, node)?;
+    let mut others = report["tinc"]["nodes"].as_array().into_iter().flatten();
+    let other = others.find(|it| it["name"] == to).context("no such node")?;
+    other["tx_packets"].as_u64().context("no packets")
 }
 
 /// Transfers bytes by TCP.
@@ -172,6 +186,43 @@ fn adit(scenario: &Scenario<'_>) -> Result<(Programs, std::path::PathBuf)> {
     let programs =
         Programs { tinc: vec![adit.clone().into(), "tinc".into()], tincd: vec![link.into()] };
     Ok((programs, adit))
+}
+
+/// Two nodes of adit; and a third one that takes over a subnet.
+pub(super) fn plane(scenario: &Scenario<'_>) -> Result<String> {
+    let (programs, program) = adit(scenario)?;
+    let pair = Pair::new()?;
+    let alice = Node::new(scenario, &pair.server, &programs, ("alice", 1), 655)?;
+    let bob = Node::new(scenario, &pair.client, &programs, ("bob", 2), 655)?;
+    let carol = Node::new(scenario, &pair.client, &programs, ("carol", 3), 656)?;
+    bob.commands.done(&format!("add Subnet {SHARED}#5"), "")?;
+    carol.commands.done(&format!("add Subnet {SHARED}#20"), "")?;
+    for node in [&bob, &carol] {
+        node.commands.done("import", &alice.export()?)?;
+        alice.commands.done("import", &node.export()?)?;
+        alice.commands.done(&format!("add ConnectTo {}", node.name), "")?;
+    }
+    pair.client.run("ip", &["addr", "add", SHARED, "dev", "lo"])?;
+    let mut at_alice = alice.start()?;
+    let (_at_bob, _at_carol) = (bob.start()?, carol.start()?);
+    connect((&alice, &mut at_alice), &bob)?;
+    connect((&alice, &mut at_alice), &carol)?;
+    let there = transfer_in_trains(&program, &alice, &bob)?;
+    let back = transfer_in_trains(&program, &bob, &alice)?;
+    let shared: IpAddr = SHARED.parse().context("address")?;
+    let stream = Stream::start(&pair.server, &pair.client, shared, LARGEST)?;
+    let seen = at_alice.count("Session with bob: new keys");
+    let sent = |name: &str| packets(&program, &alice, name);
+    at_alice.wait_for_nth("Session with bob: new keys", seen + 1, SOON)?;
+    let before = (sent("bob")?, sent("carol")?);
+    until("bob gets the packets", SOON, || Ok(sent("bob")? > before.0 + 50))?;
+    // Another node has the subnet from now on.
+    bob.commands.done(&format!("del Subnet {SHARED}"), "")?;
+    bob.commands.done("reload", "")?;
+    until("carol gets the packets", SOON, || Ok(sent("carol")? > before.1 + 50))
+        .map_err(|failure| at_alice.failure(&failure.0))?;
+    let sent = check(stream, "a stream over rekeys and to another owner")?;
+    Ok(format!("{there:.0} and {back:.0} packets a train, {sent} datagrams in a stream"))
 }
 
 /// A node of adit, and one of the real tinc.
