@@ -21,7 +21,7 @@ use crate::record::Point;
 use crate::subject::Subject;
 
 /// The built-in plans: name and text.
-pub const PRESETS: [(&str, &str); 15] = [
+pub const PRESETS: [(&str, &str); 16] = [
     ("smoke", include_str!("../../plans/smoke.toml")),
     ("standard", include_str!("../../plans/standard.toml")),
     ("full", include_str!("../../plans/full.toml")),
