@@ -32,8 +32,9 @@ pub fn graph(nodes: &[NodeRow], edges: &[EdgeRow], direction: Direction) -> Stri
         if direction == Direction::Undirected && from < to {
             continue;
         }
-        // Programs that draw it pull light edges together.
-        let pull = 1.0 + 65_536.0 / f64::from(*weight);
+        // Programs that draw it pull light edges together. tinc computes with single precision, and prints all digits.
+        #[expect(clippy::cast_precision_loss, reason = "as tinc does")]
+        let pull = 1.0 + 65_536.0 / *weight as f32;
         let _ = writeln!(text, " \"{from}\" {arrow} \"{to}\" [w = {pull:.6}, weight = {pull:.6}];");
     }
     text + "}\n"
