@@ -121,7 +121,7 @@ impl<F: Format> Plane<F> {
         let _ = self.shared.hand_up.set(HandUp::new(all_to_device));
     }
 
-    /// Takes what was handed up. The descriptor of [`Upcalls`] is signalled when there is something: drain the upcalls first.
+    /// Takes what was handed up. The descriptor of the upcalls is signalled when there is something: drain the upcalls first.
     pub fn take_handed_up(&self, take: impl FnMut(HandedUp)) {
         if let Some(hand_up) = self.shared.hand_up.get() {
             hand_up.drain(take);
