@@ -23,7 +23,9 @@ use ratatui::crossterm::event::{self, Event, KeyEventKind};
 
 use crate::args::{SortKey, Top};
 use crate::{paths, print};
-pub(crate) use view::{Row, Seen};
+#[cfg(feature = "tinc")]
+pub(crate) use view::Row;
+pub(crate) use view::Seen;
 use view::{Step, View};
 
 #[cfg(test)]
