@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, OFlags};
 
-/// How often a temporary file is opened again because another writer has replaced or removed it in the meantime.
-const ATTEMPTS: usize = 100;
+/// How often a temporary file is opened again because another writer has renamed or removed it in the meantime. Each time, one of them has
+/// succeeded.
+const ATTEMPTS: usize = 1000;
 
 /// Replaces `path` with `content` and exactly this mode, through a file next to it whose name has `suffix` appended. Several processes
 /// may do so at once; the last one determines the content.
@@ -53,9 +54,14 @@ fn lock(temporary: &Path) -> io::Result<File> {
             }
             created => Ok(created?),
         };
-        let Ok(file) = opened else {
-            remove(temporary)?;
-            continue;
+        let file = match opened {
+            Ok(file) => file,
+            // Another writer has renamed it.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(_) => {
+                remove(temporary)?;
+                continue;
+            }
         };
         let data = file.metadata()?;
         if !data.is_file() || data.uid() != rustix::process::geteuid().as_raw() || data.nlink() > 1
