@@ -191,8 +191,11 @@ fn a_failed_start_gives_the_reason_and_leaves_nothing_running() {
     let (code, text) = machine.adit("up --wait 1 away.ovpn");
     assert!(code == Some(1) && text.contains("keeps trying"), "{text}");
     assert_eq!(machine.state("away"), "connecting");
+    let down = (Some(0), "away is disconnected\n".into());
+    assert_eq!(machine.adit("down away"), down);
     let waiting = machine.spawn("up away");
-    assert_eq!(machine.adit("down away"), (Some(0), "away is disconnected\n".into()));
+    until("it connects again", || machine.state("away") == "connecting");
+    assert_eq!(machine.adit("down away"), down);
     let (code, text) = outcome(&waiting.wait_with_output().unwrap());
     assert!(code == Some(1) && text.contains("stopped while it started"), "{text}");
     // The server refuses it.

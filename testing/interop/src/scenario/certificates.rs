@@ -203,10 +203,11 @@ fn show(scenario: &Scenario<'_>, name: &Name, server: &Program) -> Result<Shown>
     let mut client = dial(&pair, folder, &configs, scenario.client)?;
     client.wait_for(READY, SETUP_LIMIT).map_err(|f| meanwhile(&f.0, &server))?;
     let mut rows = Vec::new();
+    // openvpn lists a client before it knows the name.
     until("the client in the status file", SOON, || {
         let text = fs::read(&status).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())?;
         rows = text.split('\n').filter(|row| row.starts_with("CLIENT_LIST")).map(plain).collect();
-        Ok(!rows.is_empty())
+        Ok(!rows.is_empty() && !rows.iter().any(|row| row.starts_with("CLIENT_LIST,UNDEF,")))
     })?;
     let mut lines = arguments(&folder.join("dumps"))?;
     lines.append(&mut rows);

@@ -98,6 +98,9 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 /// The beginning of a link for browsers.
 const LINK: &str = "https://";
 
+/// The beginning of a link for the app; a link for browsers follows.
+const APP_LINK: &str = "openvpn://import-profile/";
+
 /// What the command prints when a device has fetched the profile.
 const FETCHED: &str = "was fetched from";
 
@@ -185,11 +188,14 @@ impl<'a> Desk<'a> {
     fn fetch(&self, line: &str) -> Result<()> {
         let (device, file) = self.device.context("no device fetches profiles")?;
         let mut program = self.start(line)?;
-        program.wait_for("for the first fetch", SETUP_LIMIT)?;
+        // The first line is of the output, the second of the messages, and either may be read first.
+        for text in [APP_LINK, "for the first fetch"] {
+            program.wait_for(text, SETUP_LIMIT)?;
+        }
         let log = program.log();
         let link = log.lines().map(str::trim).find(|line| line.starts_with(LINK));
         let link = link.context("no link")?;
-        let import = format!("openvpn://import-profile/{link}");
+        let import = format!("{APP_LINK}{link}");
         ensure(log.contains(&import), || format!("no link for the app: {log}"))?;
         let mut curl = on_device(device, self.hosts()?.as_path(), "curl");
         curl.args(["-sk", "--max-time", "20", link, "-o"]).arg(file);
