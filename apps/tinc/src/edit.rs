@@ -4,24 +4,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use adit_runtime::fault::Fault;
+use adit_tinc::config::scripts::{SCRIPTS, host_of};
 use adit_tinc::name::NodeName;
 
 use crate::console::{Console, reason};
 use crate::control::client;
 use crate::net::{ALL_NETS, Net};
-
-/// The files that are in the configuration directory itself. Others are in `hosts`.
-const FILES: [&str; 9] = [
-    "tinc.conf",
-    "tinc-up",
-    "tinc-down",
-    "host-up",
-    "host-down",
-    "subnet-up",
-    "subnet-down",
-    "invitation-created",
-    "invitation-accepted",
-];
 
 /// Opens a configuration file in the editor that VISUAL or EDITOR names, and makes a running daemon read its files again.
 ///
@@ -46,12 +34,13 @@ pub fn edit(net: &Net, file: &str) -> Result<(), Fault> {
 }
 
 fn edited_file(net: &Net, file: &str) -> Result<PathBuf, Fault> {
-    if FILES.contains(&file) {
+    // Other files are in `hosts`.
+    if file == "tinc.conf" || SCRIPTS.contains(&file) {
         return Ok(net.config.join(file));
     }
     let name = file.strip_prefix("hosts/").unwrap_or(file);
     // A host file, or a script of that host.
-    let host = name.strip_suffix("-up").or_else(|| name.strip_suffix("-down")).unwrap_or(name);
+    let host = host_of(name).unwrap_or(name);
     if host.parse::<NodeName>().is_err() {
         return Err(Fault::operator(format!(
             "{file}: name tinc.conf, a script, or a node's host file"

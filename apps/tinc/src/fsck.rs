@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use adit_runtime::fault::Fault;
+use adit_tinc::config::scripts::{SCRIPTS, host_of};
 use adit_tinc::config::variables::{Support, Variable};
 use adit_tinc::config::{Entries, HostConfig, ServerConfig};
 use adit_tinc::keys::PrivateKey;
@@ -17,18 +18,6 @@ use crate::exchange::host_names;
 use crate::keys::read_public;
 use crate::net::Net;
 use crate::variables::OBSOLETE;
-
-/// The scripts in the configuration directory.
-const SCRIPTS: [&str; 8] = [
-    "tinc-up",
-    "tinc-down",
-    "host-up",
-    "host-down",
-    "subnet-up",
-    "subnet-down",
-    "invitation-created",
-    "invitation-accepted",
-];
 
 /// Checks a configuration. With `--force`, also corrects what has only one correction.
 ///
@@ -138,7 +127,7 @@ fn check_scripts(net: &Net, console: &mut Console<'_>) {
     for name in file_names(&net.config) {
         if SCRIPTS.contains(&name.as_str()) {
             check_script(&net.config.join(&name), console);
-        } else if host_of_script(&name).is_some() {
+        } else if host_of(&name).is_some() {
             let (script, folder) = (net.config.join(&name), net.config.display());
             console.note(&format!("WARNING: Unknown script {} found.", script.display()));
             console.note(&format!("The only scripts in {folder} executed by tinc are:"));
@@ -146,7 +135,7 @@ fn check_scripts(net: &Net, console: &mut Console<'_>) {
         }
     }
     for name in file_names(&net.hosts()) {
-        if host_of_script(&name).is_some() {
+        if host_of(&name).is_some() {
             check_script(&net.hosts().join(&name), console);
         }
     }
@@ -155,10 +144,6 @@ fn check_scripts(net: &Net, console: &mut Console<'_>) {
 fn file_names(folder: &Path) -> BTreeSet<String> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
-}
-
-fn host_of_script(name: &str) -> Option<&str> {
-    name.strip_suffix("-up").or_else(|| name.strip_suffix("-down"))
 }
 
 fn check_script(path: &Path, console: &mut Console<'_>) {

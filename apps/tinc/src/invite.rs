@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 
 use adit_runtime::fault::Fault;
 use adit_runtime::random;
+use adit_tinc::config::scripts::INVITATION_CREATED;
 use adit_tinc::config::{Entries, ServerConfig};
 use adit_tinc::invitation::{Cookie, Offer, Url};
 use adit_tinc::keys::PrivateKey;
@@ -156,7 +157,7 @@ fn run_script(
     url: &str,
     console: &mut Console<'_>,
 ) {
-    let script: PathBuf = net.config.join("invitation-created");
+    let script: PathBuf = net.config.join(INVITATION_CREATED);
     if !script.exists() {
         return;
     }
@@ -250,7 +251,7 @@ mod tests {
         let folder = Folder::new();
         folder.write("hosts/alice", "Address = 192.0.2.1\n");
         folder.write("invitation-created", "#!/bin/sh\necho \"$NAME $NODE $INVITATION_URL\"\n");
-        let script = folder.net.config.join("invitation-created");
+        let script = folder.net.config.join(INVITATION_CREATED);
         std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
         let printed = invited(&folder, "carol");
         let url = printed.out.trim();

@@ -5,6 +5,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use adit_runtime::fault::{Fault, file_fault};
+use adit_tinc::config::scripts::{SCRIPTS, host_of};
 use adit_tinc::config::{ConfigError, Entries, Entry, HostConfig, ServerConfig};
 use adit_tinc::name::NodeName;
 
@@ -13,17 +14,6 @@ const MAX_FILE: u64 = 1 << 20;
 
 /// The maximum number of host files.
 const MAX_HOSTS: usize = 16_384;
-
-/// The scripts that tinc runs.
-const SCRIPTS: [&str; 7] = [
-    "tinc-up",
-    "tinc-down",
-    "host-up",
-    "host-down",
-    "subnet-up",
-    "subnet-down",
-    "invitation-created",
-];
 
 /// The files of a net.
 #[derive(Debug)]
@@ -103,8 +93,7 @@ fn read_host(hosts: &Path, name: NodeName) -> Result<Host, Fault> {
 }
 
 fn is_host_script(name: &str) -> bool {
-    let host = name.strip_suffix("-up").or_else(|| name.strip_suffix("-down"));
-    host.is_some_and(|host| host.parse::<NodeName>().is_ok())
+    host_of(name).is_some_and(|host| host.parse::<NodeName>().is_ok())
 }
 
 /// Adds the lines of a file. Returns its text.

@@ -9,6 +9,7 @@ use adit_runtime::fault::Fault;
 use adit_runtime::helper::{Answer, AnswerWithFds, Duty, DutyKind, Policy, Problem};
 use adit_runtime::metrics::Config as MetricsConfig;
 use adit_runtime::programs::{Program, Setup, Variables};
+use adit_tinc::config::scripts::{INVITATION_CREATED, SCRIPTS, host_of};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -41,20 +42,6 @@ const VARIABLES: [&str; 12] = [
     "INVITATION_FILE",
     "INVITATION_URL",
 ];
-
-/// The scripts in the configuration directory.
-const SCRIPTS: [&str; 7] = [
-    "tinc-up",
-    "tinc-down",
-    "host-up",
-    "host-down",
-    "subnet-up",
-    "subnet-down",
-    INVITATION_ACCEPTED,
-];
-
-/// The script that runs when a new node has accepted an invitation.
-pub(super) const INVITATION_ACCEPTED: &str = "invitation-accepted";
 
 /// The folder of addresses at which nodes were reached. tinc writes files with the names of nodes into it.
 const CACHE: &str = "cache";
@@ -167,10 +154,11 @@ impl TincDuty {
         let of_hosts =
             std::fs::read_dir(&hosts).into_iter().flatten().flatten().filter_map(|entry| {
                 let name = entry.file_name().into_string().ok()?;
-                let host = name.strip_suffix("-up").or_else(|| name.strip_suffix("-down"))?;
-                is_host(host).then(|| hosts.join(&name))
+                is_host(host_of(&name)?).then(|| hosts.join(&name))
             });
-        let scripts = SCRIPTS.iter().map(|name| self.config.join(name)).chain(of_hosts);
+        // The command `invite` runs the other one.
+        let own = SCRIPTS.iter().filter(|name| **name != INVITATION_CREATED);
+        let scripts = own.map(|name| self.config.join(name)).chain(of_hosts);
         let programs: BTreeSet<Program> =
             scripts.filter(|path| is_executable(path)).map(|path| program(&path)).collect();
         Setup {

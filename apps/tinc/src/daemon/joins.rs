@@ -10,6 +10,7 @@ use std::time::Duration;
 use adit_engine::{Instant, Random};
 use adit_runtime::helper::files;
 use adit_runtime::say;
+use adit_tinc::config::scripts::INVITATION_ACCEPTED;
 use adit_tinc::config::{Entries, HostConfig};
 use adit_tinc::join::{Inviter, InviterEvent};
 use adit_tinc::keys::{PrivateKey, PublicKey};
@@ -17,7 +18,6 @@ use adit_tinc::name::NodeName;
 use adit_tinc::node::ConnectionId;
 use zeroize::Zeroizing;
 
-use super::duty::INVITATION_ACCEPTED;
 use super::privileged::Privileged;
 use super::running::Running;
 use crate::invite::KEY_FILE;

@@ -9,6 +9,7 @@ use crate::name::{NameError, NodeName};
 use crate::subnet::SubnetError;
 
 mod host;
+pub mod scripts;
 mod server;
 mod values;
 pub mod variables;
