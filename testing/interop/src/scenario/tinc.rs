@@ -22,7 +22,7 @@ use adit_tinc::sptps::{
 use super::{Scenario, ScenarioFn, Test};
 use crate::failure::{Context, Result, ensure};
 use crate::net::Namespace;
-use crate::peer::{Program, in_root};
+use crate::peer::Program;
 use crate::process::{Daemon, output};
 use crate::skip::skip;
 use crate::wait::until;
@@ -36,6 +36,7 @@ mod matrix;
 mod nets;
 mod network;
 mod plane;
+mod programs;
 
 pub(super) const SCENARIOS: &[(&str, ScenarioFn)] = &[
     ("commands", commands::commands),
@@ -82,8 +83,7 @@ pub(super) fn name(text: &str) -> NodeName {
 
 /// Returns the command of a program of tinc 1.1, unless its root is missing.
 pub(super) fn program(namespace: &Namespace, file: &str, folder: &Path) -> Option<Command> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/roots/tinc");
-    let words = in_root(&root, file)?;
+    let words = programs::real_program(file)?;
     let (first, rest) = words.split_first()?;
     let mut command = namespace.command(&first.to_string_lossy());
     command.args(rest).arg("-c").arg(folder).arg("--pidfile").arg(folder.join("pid"));

@@ -1,6 +1,5 @@
 //! Nets of adit, tinc 1.1 and tinc 1.0: machines at one router, which loses what a test wants to be lost.
 
-use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs;
 use std::net::IpAddr;
@@ -13,12 +12,12 @@ use adit_tinc::keys::PrivateKey;
 use nix::sys::signal::Signal;
 
 use super::super::Scenario;
-use super::{NO_TINC, SOON};
+use super::SOON;
+use super::programs::Programs;
 use crate::failure::{Context, Failure, Result, ensure};
 use crate::net::{Namespace, ip, wait_for_carriers};
-use crate::peer::{Program, in_root};
+use crate::peer::Program;
 use crate::process::{Daemon, output, run_with_input};
-use crate::skip::skip;
 use crate::traffic::ping;
 use crate::wait::{ScaledInstant, until};
 
@@ -114,10 +113,9 @@ impl NetSpec {
 }
 
 /// The programs of all kinds.
-struct Programs {
+struct AllPrograms {
     adit: PathBuf,
-    tincd: Vec<OsString>,
-    tinc: Vec<OsString>,
+    real: Programs,
 }
 
 /// A net. The order of the fields makes processes end before their namespaces.
@@ -125,7 +123,7 @@ pub(super) struct Bed {
     pub(super) nodes: Vec<Node>,
     _nat: Option<Namespace>,
     router: Namespace,
-    programs: Programs,
+    programs: AllPrograms,
 }
 
 /// A node, which runs or not.
@@ -177,7 +175,7 @@ fn rsa() -> Result<&'static Rsa> {
 impl Bed {
     /// Makes the machines and the files of a net; no node runs yet. Returns `None` if tinc is missing.
     pub(super) fn new(scenario: &Scenario<'_>, spec: &NetSpec) -> Result<Option<Self>> {
-        let Some(programs) = Programs::find(scenario)? else { return Ok(None) };
+        let Some(programs) = AllPrograms::find(scenario)? else { return Ok(None) };
         let mut labels = vec!["router"];
         labels.extend(spec.nodes.iter().map(|node| node.name.as_str()));
         let mut spaces = Namespace::several(&labels)?;
@@ -248,7 +246,7 @@ impl Bed {
                 command
             }
             Kind::V1_1 => {
-                let (first, rest) = self.programs.tinc.split_first().context("no program")?;
+                let (first, rest) = self.programs.real.tinc.split_first().context("no program")?;
                 let mut command = Command::new(first);
                 command.args(rest);
                 command
@@ -335,20 +333,15 @@ pub(super) fn apart(one: usize, other: usize) -> [String; 2] {
         .map(|(from, to)| format!("iifname {} oifname {} drop", machine(from), machine(to)))
 }
 
-impl Programs {
+impl AllPrograms {
     fn find(scenario: &Scenario<'_>) -> Result<Option<Self>> {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/roots/tinc");
-        let found = (in_root(&root, "usr/sbin/tincd"), in_root(&root, "usr/sbin/tinc"));
-        let (Some(tincd), Some(tinc)) = found else {
-            skip("tinc", NO_TINC);
-            return Ok(None);
-        };
+        let Some(real) = Programs::real() else { return Ok(None) };
         let Program::Adit(adit) = scenario.server else { return Ok(None) };
         let link = scenario.folder().join("tincd");
         if !link.exists() {
             symlink(adit, &link)?;
         }
-        Ok(Some(Self { adit: adit.clone(), tincd, tinc }))
+        Ok(Some(Self { adit: adit.clone(), real }))
     }
 
     fn daemon(&self, node: &Node) -> Result<Command> {
@@ -361,7 +354,7 @@ impl Programs {
                 command
             }
             Kind::V1_1 => {
-                let (first, rest) = self.tincd.split_first().context("no program")?;
+                let (first, rest) = self.real.tincd.split_first().context("no program")?;
                 let mut command = node.space.command(&first.to_string_lossy());
                 command.args(rest);
                 command

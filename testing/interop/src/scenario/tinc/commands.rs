@@ -10,12 +10,12 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use super::super::Scenario;
-use super::{NO_TINC, SOON};
+use super::SOON;
+use super::programs::Programs;
 use crate::failure::{Context, Result, ensure};
 use crate::net::Namespace;
-use crate::peer::{Program, in_root};
+use crate::peer::Program;
 use crate::process::Daemon;
-use crate::skip::skip;
 use crate::wait::until;
 
 /// Commands and their input, in their order. Both programs must return the same code, print the same lines, and leave the same files.
@@ -182,11 +182,7 @@ fn without_keys(name: &str, content: &str) -> String {
 }
 
 pub(super) fn commands(scenario: &Scenario<'_>) -> Result<String> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/roots/tinc");
-    let Some(real) = in_root(&root, "usr/sbin/tinc") else {
-        skip("tinc", NO_TINC);
-        return Ok("skipped".to_owned());
-    };
+    let Some(real) = Programs::real() else { return Ok("skipped".to_owned()) };
     let Program::Adit(adit) = Program::adit()? else { return Ok("no adit".to_owned()) };
     let namespace = Namespace::new("tinc")?;
     let end = |program, name: &str| End {
@@ -195,7 +191,7 @@ pub(super) fn commands(scenario: &Scenario<'_>) -> Result<String> {
         folder: scenario.folder().join(name),
     };
     let ours = end(vec![adit.into(), "tinc".into()], "adit");
-    let theirs = end(real, "real");
+    let theirs = end(real.tinc, "real");
     for end in [&ours, &theirs] {
         end.done("init alice", "")?;
     }
@@ -210,7 +206,7 @@ pub(super) fn commands(scenario: &Scenario<'_>) -> Result<String> {
     }
     signatures(&ours, &theirs)?;
     invitations(&ours, &theirs)?;
-    daemon(&ours, &theirs, &root)?;
+    daemon(&ours, &theirs, real.tincd)?;
     Ok(format!("{} commands, and {} requests", SAME.len(), DAEMON.len()))
 }
 
@@ -250,11 +246,10 @@ fn invitations(ours: &End<'_>, theirs: &End<'_>) -> Result<()> {
 }
 
 /// A real daemon runs with a configuration that adit made, and answers both programs alike.
-fn daemon(ours: &End<'_>, theirs: &End<'_>, root: &Path) -> Result<()> {
+fn daemon(ours: &End<'_>, theirs: &End<'_>, program: Vec<OsString>) -> Result<()> {
     for words in ["set DeviceType dummy", "set AddressFamily ipv4", "set AutoConnect no"] {
         ours.done(words, "")?;
     }
-    let program = in_root(root, "usr/sbin/tincd").context(NO_TINC)?;
     let end = End { namespace: ours.namespace, program, folder: ours.folder.clone() };
     let mut tincd = Daemon::spawn("tincd", end.command(&ours.folder, "-D -d 2")?)?;
     tincd.wait_for("Ready", SOON)?;

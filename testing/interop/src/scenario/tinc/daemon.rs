@@ -1,17 +1,15 @@
 //! `tincd` of adit and of tinc 1.1 as the two nodes of a net: packets both ways, scripts, and requests by the other one's program.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::Path;
+use std::os::unix::fs::PermissionsExt;
 
 use super::super::Scenario;
+use super::SOON;
 use super::commands::End;
-use super::{NO_TINC, SOON};
+use super::programs::Programs;
 use crate::failure::{Context, Result, ensure};
 use crate::net::Pair;
-use crate::peer::{Program, in_root};
 use crate::process::Daemon;
-use crate::skip::skip;
 use crate::wait::until;
 
 /// Writes the files of the nodes alice and bob, of which the first one connects to the other. Their subnets are 10.9.0.1 and 10.9.0.2, and
@@ -41,26 +39,18 @@ pub(super) fn connect(ours: &End<'_>, theirs: &End<'_>) -> Result<()> {
 
 /// Runs both daemons, and sends packets through the tunnel.
 pub(super) fn daemon(scenario: &Scenario<'_>) -> Result<String> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/roots/tinc");
-    let (Some(tinc), Some(tincd)) =
-        (in_root(&root, "usr/sbin/tinc"), in_root(&root, "usr/sbin/tincd"))
-    else {
-        skip("tinc", NO_TINC);
-        return Ok("skipped".to_owned());
-    };
-    let Program::Adit(adit) = Program::adit()? else { return Ok("no adit".to_owned()) };
-    let link = scenario.folder().join("tincd");
-    symlink(&adit, &link)?;
+    let Some(real) = Programs::real() else { return Ok("skipped".to_owned()) };
+    let (adit, _) = Programs::of_adit(scenario)?;
     let pair = Pair::new()?;
     let folder = |name: &str| scenario.folder().join(name);
     let end = |namespace, program, name: &str| End { namespace, program, folder: folder(name) };
-    let ours = end(&pair.server, vec![adit.into(), "tinc".into()], "alice");
-    let theirs = end(&pair.client, tinc.clone(), "bob");
+    let ours = end(&pair.server, adit.tinc, "alice");
+    let theirs = end(&pair.client, real.tinc.clone(), "bob");
     connect(&ours, &theirs)?;
-    let tincd_of_adit = end(&pair.server, vec![link.into()], "alice");
+    let tincd_of_adit = end(&pair.server, adit.tincd, "alice");
     let mut adit = Daemon::spawn("adit", tincd_of_adit.command(&ours.folder, "-D -d 3")?)?;
-    let real = end(&pair.client, tincd, "bob");
-    let _real = Daemon::spawn("tincd", real.command(&theirs.folder, "-D -d 2")?)?;
+    let real_tincd = end(&pair.client, real.tincd, "bob");
+    let _real = Daemon::spawn("tincd", real_tincd.command(&theirs.folder, "-D -d 2")?)?;
     adit.wait_for("Ready", SOON)?;
     for (end, to) in [(&ours, "10.9.0.2"), (&theirs, "10.9.0.1")] {
         until("a ping through the tunnel", SOON, || {
@@ -74,7 +64,7 @@ pub(super) fn daemon(scenario: &Scenario<'_>) -> Result<String> {
         Ok(fs::read_to_string(ours.folder.join("up")).is_ok_and(|text| text == "bob\n"))
     })?;
     // The other one's program understands the answers.
-    let real_tinc = end(&pair.server, tinc, "alice");
+    let real_tinc = end(&pair.server, real.tinc, "alice");
     for words in [
         "dump nodes",
         "dump edges",

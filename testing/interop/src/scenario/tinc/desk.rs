@@ -13,14 +13,14 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::super::Scenario;
+use super::SOON;
 use super::commands::End;
 use super::daemon::connect;
-use super::{NO_TINC, SOON};
+use super::programs::Programs;
 use crate::failure::{Context, Result, ensure};
 use crate::net::{Namespace, Pair};
-use crate::peer::{Program, in_root};
+use crate::peer::Program;
 use crate::process::Daemon;
-use crate::skip::skip;
 use crate::wait::until;
 
 /// Command lines that both programs refuse with the same code, or accept, without a daemon.
@@ -106,11 +106,7 @@ impl Drop for Stops<'_> {
 
 /// `adit tinc start` returns when the daemon is up or says why it is not, and every mistake in a command line has tinc's exit code.
 pub(super) fn start(scenario: &Scenario<'_>) -> Result<String> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/roots/tinc");
-    let Some(tinc) = in_root(&root, "usr/sbin/tinc") else {
-        skip("tinc", NO_TINC);
-        return Ok("skipped".to_owned());
-    };
+    let Some(real) = Programs::real() else { return Ok("skipped".to_owned()) };
     let Program::Adit(adit) = Program::adit()? else { return Ok("no adit".to_owned()) };
     let namespace = Namespace::new("tinc")?;
     let end =
@@ -118,7 +114,7 @@ pub(super) fn start(scenario: &Scenario<'_>) -> Result<String> {
     // The program finds its daemon whatever its own name is.
     let link = scenario.folder().join("tinc");
     symlink(&adit, &link)?;
-    let (ours, theirs) = (end(vec![link.into()]), end(tinc));
+    let (ours, theirs) = (end(vec![link.into()]), end(real.tinc));
     ours.done("init alice", "")?;
     for words in CODES {
         let (one, other) = (ours.run(words, "")?, theirs.run(words, "")?);
@@ -162,24 +158,17 @@ pub(super) fn start(scenario: &Scenario<'_>) -> Result<String> {
 
 /// Follows the log and the packets of both daemons with the other one's program, and compares lists.
 pub(super) fn followers(scenario: &Scenario<'_>) -> Result<String> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/roots/tinc");
-    let (Some(tinc), Some(tincd)) =
-        (in_root(&root, "usr/sbin/tinc"), in_root(&root, "usr/sbin/tincd"))
-    else {
-        skip("tinc", NO_TINC);
+    let Some(Programs { tinc, tincd }) = Programs::real() else {
         return Ok("skipped".to_owned());
     };
-    let Program::Adit(adit) = Program::adit()? else { return Ok("no adit".to_owned()) };
-    let link = scenario.folder().join("tincd");
-    symlink(&adit, &link)?;
+    let (programs, adit) = Programs::of_adit(scenario)?;
     let pair = Pair::new()?;
     let end = |namespace, program, name: &str| End {
         namespace,
         program,
         folder: scenario.folder().join(name),
     };
-    let words = vec![adit.clone().into(), "tinc".into()];
-    let ours = end(&pair.server, words.clone(), "alice");
+    let ours = end(&pair.server, programs.tinc.clone(), "alice");
     let theirs = end(&pair.client, tinc.clone(), "bob");
     connect(&ours, &theirs)?;
     // The numbers in a graph of this weight have more digits than tinc's precision.
@@ -187,7 +176,7 @@ pub(super) fn followers(scenario: &Scenario<'_>) -> Result<String> {
         end.done("set Weight 37", "")?;
     }
     let line = format!("-D --metrics 127.0.0.1:{METRICS}");
-    let adits = end(&pair.server, vec![link.into()], "alice").command(&ours.folder, &line)?;
+    let adits = end(&pair.server, programs.tincd, "alice").command(&ours.folder, &line)?;
     let mut daemon = Daemon::spawn("adit", adits)?;
     let real = end(&pair.client, tincd, "bob").command(&theirs.folder, "-D")?;
     let _real = Daemon::spawn("tincd", real)?;
@@ -199,7 +188,7 @@ pub(super) fn followers(scenario: &Scenario<'_>) -> Result<String> {
     until("a ping through the tunnel", SOON, || Ok(ping("1").is_ok()))?;
     // Each program at the other one's daemon.
     let at_ours = end(&pair.server, tinc, "alice");
-    let at_theirs = end(&pair.client, words, "bob");
+    let at_theirs = end(&pair.client, programs.tinc, "bob");
     let seen = compare(&ours, &at_ours, &theirs).map_err(|failure| daemon.failure(&failure.0))?;
     let followers =
         [(&at_ours, "tinc at adit", "Trying to connect to"), (&at_theirs, "adit at tinc", "Got ")];

@@ -3,7 +3,7 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -11,13 +11,12 @@ use nix::sys::signal::Signal;
 
 use super::super::Scenario;
 use super::super::proxies::{HTTP_PORT, SOCKS_PORT};
+use super::SOON;
 use super::commands::{End, Ran};
-use super::{NO_TINC, SOON};
+use super::programs::Programs;
 use crate::failure::{Context, Result, ensure};
 use crate::net::{Namespace, Pair};
-use crate::peer::{Program, in_root};
 use crate::process::Daemon;
-use crate::skip::skip;
 use crate::wait::until;
 
 /// Eight days: longer than an invitation is valid.
@@ -30,36 +29,17 @@ const SETTLED: Duration = Duration::from_secs(90);
 const HIDDEN: &str = "198.18.0.1";
 
 /// The programs of both implementations.
-struct Programs {
-    adit: Implementation,
-    tinc: Implementation,
+struct Both {
+    adit: Programs,
+    tinc: Programs,
 }
 
-/// The command line program and the daemon.
-#[derive(Clone)]
-struct Implementation {
-    commands: Vec<OsString>,
-    daemon: Vec<OsString>,
-}
-
-impl Programs {
+impl Both {
     /// Returns `None` if tinc 1.1 is missing.
     fn find(scenario: &Scenario<'_>) -> Result<Option<Self>> {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/roots/tinc");
-        let (Some(commands), Some(daemon)) =
-            (in_root(&root, "usr/sbin/tinc"), in_root(&root, "usr/sbin/tincd"))
-        else {
-            skip("tinc", NO_TINC);
-            return Ok(None);
-        };
-        let Program::Adit(adit) = Program::adit()? else { return Ok(None) };
-        let link = scenario.folder().join("tincd");
-        symlink(&adit, &link)?;
-        let ours = Implementation {
-            commands: vec![adit.into(), "tinc".into()],
-            daemon: vec![link.into()],
-        };
-        Ok(Some(Self { adit: ours, tinc: Implementation { commands, daemon } }))
+        let Some(tinc) = Programs::real() else { return Ok(None) };
+        let (adit, _) = Programs::of_adit(scenario)?;
+        Ok(Some(Self { adit, tinc }))
     }
 }
 
@@ -71,14 +51,9 @@ struct Node<'a> {
 }
 
 impl<'a> Node<'a> {
-    fn new(
-        namespace: &'a Namespace,
-        folder: PathBuf,
-        name: &str,
-        programs: &Implementation,
-    ) -> Self {
-        let commands = End { namespace, program: programs.commands.clone(), folder };
-        Self { name: name.to_owned(), commands, daemon: programs.daemon.clone() }
+    fn new(namespace: &'a Namespace, folder: PathBuf, name: &str, programs: &Programs) -> Self {
+        let commands = End { namespace, program: programs.tinc.clone(), folder };
+        Self { name: name.to_owned(), commands, daemon: programs.tincd.clone() }
     }
 
     /// Creates the files of a node at an address.
@@ -155,7 +130,7 @@ impl<'a> Node<'a> {
 
 /// `tincd` of adit lets nodes of tinc 1.1 and of adit join, and refuses used, invented and expired invitations.
 pub(super) fn invitations(scenario: &Scenario<'_>) -> Result<String> {
-    let Some(programs) = Programs::find(scenario)? else { return Ok("skipped".to_owned()) };
+    let Some(programs) = Both::find(scenario)? else { return Ok("skipped".to_owned()) };
     let namespace = Namespace::new("tinc")?;
     let folder = |name: &str| scenario.folder().join(name);
     let alice = Node::new(&namespace, folder("alice"), "alice", &programs.adit);
@@ -211,7 +186,7 @@ pub(super) fn invitations(scenario: &Scenario<'_>) -> Result<String> {
 
 /// Nodes of both kinds without a ConnectTo line open three connections each.
 pub(super) fn auto_connect(scenario: &Scenario<'_>) -> Result<String> {
-    let Some(programs) = Programs::find(scenario)? else { return Ok("skipped".to_owned()) };
+    let Some(programs) = Both::find(scenario)? else { return Ok("skipped".to_owned()) };
     let namespace = Namespace::new("tinc")?;
     let kinds = [&programs.adit, &programs.tinc, &programs.adit, &programs.tinc, &programs.adit];
     let mut nodes = Vec::new();
@@ -237,7 +212,7 @@ pub(super) fn auto_connect(scenario: &Scenario<'_>) -> Result<String> {
 
 /// SIGALRM tries at once, and a node that was reached is found again without its `Address`.
 pub(super) fn outgoing(scenario: &Scenario<'_>) -> Result<String> {
-    let Some(programs) = Programs::find(scenario)? else { return Ok("skipped".to_owned()) };
+    let Some(programs) = Both::find(scenario)? else { return Ok("skipped".to_owned()) };
     let namespace = Namespace::new("tinc")?;
     let folder = |name: &str| scenario.folder().join(name);
     let alice = Node::new(&namespace, folder("alice"), "alice", &programs.adit);
@@ -273,7 +248,7 @@ pub(super) fn outgoing(scenario: &Scenario<'_>) -> Result<String> {
 
 /// SIGHUP: subnets, connections and changed host files; what needs a restart is named.
 pub(super) fn reload(scenario: &Scenario<'_>) -> Result<String> {
-    let Some(programs) = Programs::find(scenario)? else { return Ok("skipped".to_owned()) };
+    let Some(programs) = Both::find(scenario)? else { return Ok("skipped".to_owned()) };
     let namespace = Namespace::new("tinc")?;
     let folder = |name: &str| scenario.folder().join(name);
     let alice = Node::new(&namespace, folder("alice"), "alice", &programs.adit);
@@ -335,7 +310,7 @@ pub(super) fn reload(scenario: &Scenario<'_>) -> Result<String> {
 
 /// A node that only a proxy reaches, by each kind of proxy.
 pub(super) fn proxies(scenario: &Scenario<'_>) -> Result<String> {
-    let Some(programs) = Programs::find(scenario)? else { return Ok("skipped".to_owned()) };
+    let Some(programs) = Both::find(scenario)? else { return Ok("skipped".to_owned()) };
     let pair = Pair::new()?;
     pair.server.run("ip", &["address", "add", &format!("{HIDDEN}/32"), "dev", "lo"])?;
     let folder = |name: &str| scenario.folder().join(name);

@@ -3,19 +3,18 @@
 use std::ffi::OsString;
 use std::fs;
 use std::net::IpAddr;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use serde_json::Value;
 
 use super::super::Scenario;
+use super::SOON;
 use super::commands::End;
-use super::{NO_TINC, SOON};
+use super::programs::Programs;
 use crate::failure::{Context, Result, ensure};
 use crate::net::{Namespace, Pair};
-use crate::peer::{Program, in_root};
 use crate::process::{Daemon, output};
-use crate::skip::skip;
 use crate::traffic::{self, Stream};
 use crate::wait::until;
 
@@ -37,13 +36,6 @@ const SHARED: &str = "10.9.7.7";
 /// What a daemon logs when a session has new keys, and when its peer begins it again.
 const NEW_KEYS: &str = "Session with ben: new keys";
 const RESTARTED: &str = "Session with ben: restarted";
-
-/// The programs of a node: that of the commands, and the daemon.
-#[derive(Clone)]
-struct Programs {
-    tinc: Vec<OsString>,
-    tincd: Vec<OsString>,
-}
 
 /// A node with its number and its files.
 struct Node<'a> {
@@ -182,19 +174,9 @@ fn check(stream: Stream, what: &str) -> Result<u32> {
     Ok(delivery.sent)
 }
 
-/// Returns the programs of adit, and the path of `adit`.
-fn adit(scenario: &Scenario<'_>) -> Result<(Programs, std::path::PathBuf)> {
-    let Program::Adit(adit) = Program::adit()? else { return Err("no adit".into()) };
-    let link = scenario.folder().join("tincd");
-    symlink(&adit, &link)?;
-    let programs =
-        Programs { tinc: vec![adit.clone().into(), "tinc".into()], tincd: vec![link.into()] };
-    Ok((programs, adit))
-}
-
 /// Two nodes of adit; and a third one that takes over a subnet.
 pub(super) fn plane(scenario: &Scenario<'_>) -> Result<String> {
-    let (programs, program) = adit(scenario)?;
+    let (programs, program) = Programs::of_adit(scenario)?;
     let pair = Pair::new()?;
     let alice = Node::new(scenario, &pair.server, &programs, ("alice", 1), 655)?;
     let bob = Node::new(scenario, &pair.client, &programs, ("bob", 2), 655)?;
@@ -231,17 +213,11 @@ pub(super) fn plane(scenario: &Scenario<'_>) -> Result<String> {
 
 /// A node of adit, and one of the real tinc.
 pub(super) fn plane_to_tinc(scenario: &Scenario<'_>) -> Result<String> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/roots/tinc");
-    let (Some(tinc), Some(tincd)) =
-        (in_root(&root, "usr/sbin/tinc"), in_root(&root, "usr/sbin/tincd"))
-    else {
-        skip("tinc", NO_TINC);
-        return Ok("skipped".to_owned());
-    };
-    let (programs, program) = adit(scenario)?;
+    let Some(real) = Programs::real() else { return Ok("skipped".to_owned()) };
+    let (programs, program) = Programs::of_adit(scenario)?;
     let pair = Pair::new()?;
     let anna = Node::new(scenario, &pair.server, &programs, ("anna", 1), 655)?;
-    let ben = Node::new(scenario, &pair.client, &Programs { tinc, tincd }, ("ben", 2), 655)?;
+    let ben = Node::new(scenario, &pair.client, &real, ("ben", 2), 655)?;
     ben.commands.done("import", &anna.export()?)?;
     anna.commands.done("import", &ben.export()?)?;
     anna.commands.done("add ConnectTo ben", "")?;
