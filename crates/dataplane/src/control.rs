@@ -489,7 +489,8 @@ impl<F: Format> Plane<F> {
         }
     }
 
-    /// Gives the tunnel's datagrams the type of service of the packets from the device that they carry (`passtos`).
+    /// Gives the tunnel's datagrams the type of service of the packets in them (`passtos`): of those from the device, and of
+    /// those that the control plane sends.
     pub fn copy_tos(&self) {
         self.shared.copies_tos.store(true, Ordering::Relaxed);
     }

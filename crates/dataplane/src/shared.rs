@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 use adit_engine::command::{Float, PeerSpec};
 use adit_engine::{Instant, Link, Notice, PeerId, VlanId, Vlans};
 use adit_linux::poll::{EventFd, Poller};
+use adit_linux::udp::Train;
 use adit_wire::ethernet::Ethernet;
 use adit_wire::neighbour;
 use arc_swap::ArcSwapOption;
@@ -223,15 +224,17 @@ impl<F: Format> Shared<F> {
         let keys = peer.keys.load();
         let key = keys.primary.as_ref().ok_or(DropReason::NoKey)?;
         seal_message(key, &spec, tx, message, arena)?;
+        // A message may be a packet that the control plane routes.
+        let tos = adit_wire::ip::tos(message).filter(|_| self.copies_tos.load(Ordering::Relaxed));
+        let (to, from) = (spec.link.remote(), spec.link.local());
         for span in arena.spans() {
-            let bytes = arena.bytes(span);
-            socket.send_to(spec.link.remote(), spec.link.local(), bytes).map_err(|error| {
-                match error.kind() {
-                    io::ErrorKind::WouldBlock => DropReason::SocketFull,
-                    _ => DropReason::SendFailed,
-                }
+            let payload = arena.bytes(span);
+            let sent = socket.send(&Train { to, from, segment: 0, tos, payload });
+            sent.map_err(|error| match error.kind() {
+                io::ErrorKind::WouldBlock => DropReason::SocketFull,
+                _ => DropReason::SendFailed,
             })?;
-            peer.sent((self.clock)(), 1, bytes.len() as u64);
+            peer.sent((self.clock)(), 1, payload.len() as u64);
         }
         peer.count_in_band(message.len());
         self.notify_near_limit(peer, key);

@@ -24,7 +24,7 @@ use adit_runtime::worker_count;
 use adit_tinc::config::{Forwarding, ServerConfig};
 use adit_tinc::name::NodeName;
 use adit_tinc::node::{DirectPath, Node, Traffic};
-use adit_tinc_data::packet::OVERHEAD;
+use adit_tinc_data::packet::{OVERHEAD, PACKET, is_ip};
 use adit_tinc_data::{Command, DataKey, PeerSpec, Plane, Tinc, TincFormat};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -195,15 +195,18 @@ impl Carrier {
         let Some(carried) = self.peers.get_mut(to).filter(|carried| carried.path.is_some()) else {
             return false;
         };
-        // Packets are counted by the plane like those of the device.
-        let is_packet = record.first() == Some(&0);
-        if !is_packet {
-            let (packets, bytes) = &mut carried.records;
-            *packets = packets.saturating_add(1);
-            *bytes = bytes.saturating_add(MESSAGE_OVERHEAD).saturating_add(record.len() as u64);
-        }
+        let text = match record {
+            // The plane adds a packet's type itself, and counts it like those of the device.
+            [PACKET, packet @ ..] if is_ip(packet) => packet,
+            record => {
+                let (packets, bytes) = &mut carried.records;
+                *packets = packets.saturating_add(1);
+                *bytes = bytes.saturating_add(MESSAGE_OVERHEAD).saturating_add(record.len() as u64);
+                record
+            }
+        };
         let id = carried.id;
-        self.plane().apply(Command::SendData(id, record.to_vec()));
+        self.plane().apply(Command::SendData(id, text.to_vec()));
         true
     }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use adit_engine::Instant;
-use adit_linux::udp::{RecvBatch, UdpSocket};
+use adit_linux::udp::{RecvBatch, Train, UdpSocket};
 use adit_runtime::control::StatusReport;
 use adit_runtime::driver::watch;
 use adit_runtime::fault::Fault;
@@ -362,14 +362,14 @@ impl Data {
         }
     }
 
-    /// Sends a datagram. Returns whether it was too long for the network.
-    pub(super) fn send(&mut self, to: SocketAddr, bytes: &[u8]) -> bool {
+    /// Sends a datagram, with a type of service of its own if there is one. Returns whether it was too long for the network.
+    pub(super) fn send(&mut self, to: SocketAddr, payload: &[u8], tos: Option<u8>) -> bool {
         let of_family = |socket: &&Socket| socket.socket.local_addr().is_ipv4() == to.is_ipv4();
         let Some(socket) = self.sockets.iter().find(of_family) else {
             self.counters.not_sent = self.counters.not_sent.saturating_add(1);
             return false;
         };
-        match socket.socket.send_to(to, None, bytes) {
+        match socket.socket.send(&Train { to, from: None, segment: 0, tos, payload }) {
             Ok(()) => false,
             Err(error) => {
                 self.counters.not_sent = self.counters.not_sent.saturating_add(1);

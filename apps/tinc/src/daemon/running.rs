@@ -251,8 +251,8 @@ impl Running {
                 Output::Join { connection, address, key, rest } => {
                     self.join(connection, address, key, &rest, now);
                 }
-                Output::Datagram { to, bytes, .. } => {
-                    if self.data.send(to, &bytes) {
+                Output::Datagram { to, bytes, tos, .. } => {
+                    if self.data.send(to, &bytes, tos) {
                         self.node.too_big(now, to, bytes.len());
                     }
                     self.node.recycle(bytes);

@@ -181,7 +181,12 @@ impl UdpSocket {
     /// Sends one datagram; `from` sets the source address (with `None`, the kernel chooses it). A datagram larger than
     /// the path MTU is fragmented according to [`Fragmentation`].
     pub fn send_to(&self, to: SocketAddr, from: Option<IpAddr>, payload: &[u8]) -> io::Result<()> {
-        send::one(&self.socket, self.v6, &Train { to, from, segment: 0, tos: None, payload })
+        self.send(&Train { to, from, segment: 0, tos: None, payload })
+    }
+
+    /// Sends one train. The kernel takes all of it or nothing.
+    pub fn send(&self, train: &Train<'_>) -> io::Result<()> {
+        send::one(&self.socket, self.v6, train)
     }
 
     /// Sends trains in order, as many per system call as `scratch` has space for. Stops at the first train that the

@@ -66,6 +66,8 @@ pub enum Output {
         bytes: Vec<u8>,
         /// Do not let it be fragmented, and report with [`super::Node::too_big`] if it does not fit.
         dont_fragment: bool,
+        /// The type of service (IPv4) or traffic class (IPv6), if the datagram inherits that of the packet in it.
+        tos: Option<u8>,
     },
     /// Send a record of a node that is carried; see [`super::Node::set_carried`].
     Record {

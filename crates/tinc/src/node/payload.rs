@@ -6,6 +6,7 @@
 use std::net::SocketAddr;
 
 use adit_engine::Instant;
+use adit_wire::ethernet::Ethernet;
 
 use super::discovery::PROBE;
 use super::peer::MAX_HELD;
@@ -186,8 +187,21 @@ impl Node {
             self.recycle(bytes);
             return false;
         }
-        self.transmit(way, &own, to, bytes, address);
+        let tos = self.inherited_tos(kind, data);
+        self.transmit(way, &own, to, bytes, address, tos);
         true
+    }
+
+    /// Returns the type of service that a datagram inherits from the packet in it.
+    fn inherited_tos(&self, kind: u8, data: &[u8]) -> Option<u8> {
+        if !self.config.priority_inheritance {
+            return None;
+        }
+        match kind {
+            0 => adit_wire::ip::tos(data),
+            FRAME => adit_wire::ip::tos(data.get(Ethernet::parse(data)?.ip(data)?..)?),
+            _ => None,
+        }
     }
 
     /// Returns the way of a record of `len` bytes of data.
@@ -217,6 +231,7 @@ impl Node {
         to: &NodeName,
         mut bytes: Vec<u8>,
         address: Option<SocketAddr>,
+        tos: Option<u8>,
     ) {
         let (source, destination) = (self.id_of(from), self.id_of(to));
         let mut write = |destination: NodeId| {
@@ -236,7 +251,7 @@ impl Node {
                     bytes.drain(..IDS.min(bytes.len()));
                 }
                 let dont_fragment = options.has(Options::PMTU_DISCOVERY);
-                self.outputs.push_back(Output::Datagram { to, bytes, dont_fragment });
+                self.outputs.push_back(Output::Datagram { to, bytes, dont_fragment, tos });
             }
             Way::Tcp { next_hop } => {
                 write(destination);
@@ -358,7 +373,7 @@ impl Node {
         let mut bytes = self.buffer();
         bytes.extend_from_slice(&[0; IDS]);
         bytes.extend_from_slice(record);
-        self.transmit(way, from, to, bytes, None);
+        self.transmit(way, from, to, bytes, None, None);
     }
 
     /// Opens a record and handles its data. Returns whether it is authentic. One that is not starts a new session, if it came from a place that

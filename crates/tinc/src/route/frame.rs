@@ -55,10 +55,9 @@ impl Router {
         if let Some(at) = ip_at {
             clamp::clamp(frame, at, 0, &path);
         }
-        let priority = ip_at.and_then(|at| self.priority(frame, at));
         Ok(match plan {
-            Some(plan) => Decision::Fragments { to: owner, plan, priority },
-            None => Decision::Node { to: owner, priority },
+            Some(plan) => Decision::Fragments { to: owner, plan },
+            None => Decision::Node { to: owner },
         })
     }
 

@@ -53,10 +53,9 @@ impl Router {
         let plan = fit(packet, &ip, &path)?;
         self.decrement_ttl(from == own, packet, Some(0))?;
         clamp::clamp(packet, 0, HEADER_LEN, &path);
-        let priority = self.priority(packet, 0);
         Ok(match plan {
-            Some(plan) => Decision::Fragments { to: owner, plan, priority },
-            None => Decision::Node { to: owner, priority },
+            Some(plan) => Decision::Fragments { to: owner, plan },
+            None => Decision::Node { to: owner },
         })
     }
 

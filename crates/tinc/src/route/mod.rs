@@ -71,8 +71,6 @@ pub struct Settings {
     pub direct_only: bool,
     /// The TTL of other nodes' packets is decremented.
     pub decrement_ttl: bool,
-    /// Datagrams get the priority of the packets in them.
-    pub priority_inheritance: bool,
     /// Packets to many nodes are not forwarded.
     pub tunnel_server: bool,
     /// The time after which a station that sent nothing is forgotten, in switch mode.
@@ -90,7 +88,6 @@ impl From<&ServerConfig> for Settings {
             broadcast_subnets: config.broadcast_subnets.clone(),
             direct_only: config.direct_only,
             decrement_ttl: config.decrement_ttl,
-            priority_inheritance: config.priority_inheritance,
             tunnel_server: config.tunnel_server,
             mac_expire: config.mac_expire,
             is_tap: match config.device_type {
@@ -110,8 +107,6 @@ pub enum Decision<'a> {
     Node {
         /// The node, which is reachable and not the sender.
         to: &'a NodeName,
-        /// The type of service for the datagram that carries the packet, if it is inherited.
-        priority: Option<u8>,
     },
     /// Send the packet to a node in fragments: the path is too narrow for it.
     Fragments {
@@ -119,8 +114,6 @@ pub enum Decision<'a> {
         to: &'a NodeName,
         /// How to split the packet; see [`Fragments::new`].
         plan: FragmentPlan,
-        /// The type of service for the datagrams that carry the fragments, if it is inherited.
-        priority: Option<u8>,
     },
     /// Send the packet to each of several nodes.
     Many {
@@ -402,12 +395,6 @@ impl Router {
                 *drops = drops.saturating_add(1);
             }
         }
-    }
-
-    /// Returns the priority that a datagram inherits from the packet in it.
-    fn priority(&self, packet: &[u8], ip_at: usize) -> Option<u8> {
-        let inherits = self.settings.priority_inheritance;
-        packet.get(ip_at..).filter(|_| inherits).and_then(adit_wire::ip::tos)
     }
 }
 

@@ -484,29 +484,6 @@ fn the_ttl_of_other_nodes_packets_is_decremented() {
     assert_eq!(route("alice", "10.3.0.1", 1), expected("carol", 1), "the device's own");
 }
 
-/// Specification 12.5.
-#[test]
-fn the_priority_is_inherited_if_it_is_to_be() {
-    let net = Net::new();
-    let view = net.view();
-    for inherits in [false, true] {
-        let expected = inherits.then_some(0xb8);
-        let mut router = router(|settings| settings.priority_inheritance = inherits);
-        let mut packet = udp("10.1.0.1", "10.2.0.1");
-        packet[1] = 0xb8;
-        let Decision::Node { priority, .. } = router.from_device(&mut packet, &view, NOW) else {
-            panic!()
-        };
-        assert_eq!(priority, expected);
-        let mut switch = switch(|settings| settings.priority_inheritance = inherits);
-        let mut frame = frame(1, 2, IPV4, &packet);
-        let Decision::Node { priority, .. } = switch.from_device(&mut frame, &view, NOW) else {
-            panic!()
-        };
-        assert_eq!(priority, expected);
-    }
-}
-
 /// Specification 12.1 and 12.2.
 #[test]
 fn frames_are_switched_by_their_stations() {

@@ -36,6 +36,7 @@ mod matrix;
 mod nets;
 mod network;
 mod plane;
+mod priority;
 mod programs;
 
 pub(super) const SCENARIOS: &[(&str, ScenarioFn)] = &[
@@ -50,6 +51,7 @@ pub(super) const SCENARIOS: &[(&str, ScenarioFn)] = &[
     ("net-reload", network::reload),
     ("plane", plane::plane),
     ("plane-to-tinc", plane::plane_to_tinc),
+    ("priority", priority::priority),
     ("start", desk::start),
     ("six-mixed-nodes", nets::six),
     ("start-at-once", nets::start_at_once),

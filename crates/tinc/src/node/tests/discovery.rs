@@ -178,7 +178,7 @@ fn the_path_mtu_is_found() {
         bench.packet("bob", &ipv4(20));
         for output in bench.outputs() {
             match output {
-                Output::Datagram { to, mut bytes, dont_fragment } => {
+                Output::Datagram { to, mut bytes, dont_fragment, .. } => {
                     assert!(dont_fragment);
                     let len = bytes.len();
                     if len > 1400 + 33 {

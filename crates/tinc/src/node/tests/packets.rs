@@ -52,6 +52,43 @@ fn packets_that_fit_go_by_udp_and_others_over_tcp() {
     assert_eq!(bench.take_packets("bob")[0][12..14], [0x86, 0xdd]);
 }
 
+/// Section 12.5: PriorityInheritance copies the type of service of packets to their datagrams, and no other.
+#[test]
+fn datagrams_inherit_the_type_of_service_if_they_are_to() {
+    let (mut v4, mut v6) = (ipv4(60), vec![0x60; 60]);
+    v4[1] = 0xb8;
+    v6[..2].copy_from_slice(&[0x6b, 0x80]);
+    let frame = |kind: [u8; 2], packet: &[u8]| [&[2; 12][..], &kind, packet].concat();
+    let frames = [frame([8, 0], &v4), frame([0x86, 0xdd], &v6), frame([0x88, 0xb5], &v4)];
+    let rows = [
+        (Mode::Router, vec![v4, v6, ipv4(60)], [Some(0xb8), Some(0xb8), Some(0)]),
+        (Mode::Switch, frames.to_vec(), [Some(0xb8), Some(0xb8), None]),
+    ];
+    for (mode, packets, expected) in rows {
+        for inherits in [false, true] {
+            let mut bench = Bench::with(|config| {
+                config.server.mode = mode;
+                config.server.priority_inheritance = inherits;
+            });
+            bench.join("bob");
+            let mut session = bench.session("bob", "bob");
+            bench.forget();
+            confirm(&mut bench, &mut [("bob", &mut session)], 1000);
+            let mut sent = |packet: &[u8]| {
+                bench.packet("bob", packet);
+                let outputs = bench.outputs().into_iter().filter_map(|output| match output {
+                    Output::Datagram { tos, .. } => Some(tos),
+                    _ => None,
+                });
+                outputs.collect::<Vec<_>>()
+            };
+            for (packet, tos) in packets.iter().zip(expected) {
+                assert_eq!(sent(packet), [tos.filter(|_| inherits)], "{mode:?}");
+            }
+        }
+    }
+}
+
 /// Section 10.1: the MTU constant.
 #[test]
 fn longer_packets_than_1518_bytes_are_never_sent() {

@@ -302,9 +302,12 @@ impl Bed {
         run_with_input(nft, script).map(drop)
     }
 
-    /// Returns the router's rules, with their counters.
-    pub(super) fn rules(&self) -> Result<String> {
-        self.router.run("nft", &["list", "chain", "inet", "bed", "forward"])
+    /// Returns what the counters in the router's rules have counted: `packets` or `bytes`.
+    pub(super) fn counters(&self, unit: &str) -> Result<Vec<u64>> {
+        let listing = self.router.run("nft", &["list", "chain", "inet", "bed", "forward"])?;
+        let words: Vec<&str> = listing.split_whitespace().collect();
+        let found = words.windows(2).filter(|pair| pair.first() == Some(&unit));
+        found.map(|pair| pair.last().context("a count")?.parse().context("a count")).collect()
     }
 
     /// Returns the number of bytes that the machines have sent so far.

@@ -124,7 +124,5 @@ fn watch(from: Arc<Namespace>, to: usize, stop: Arc<AtomicBool>) -> JoinHandle<R
 
 /// Returns the number of bytes that passed the router by TCP.
 fn tcp_bytes(bed: &Bed) -> Result<u64> {
-    let listing = bed.rules()?;
-    let mut words = listing.split_whitespace().skip_while(|word| *word != "bytes");
-    words.nth(1).context("no counter")?.parse().context("a counter")
+    bed.counters("bytes")?.first().copied().context("no counter")
 }
