@@ -38,6 +38,7 @@ mod network;
 mod plane;
 mod priority;
 mod programs;
+mod rekeys;
 
 pub(super) const SCENARIOS: &[(&str, ScenarioFn)] = &[
     ("commands", commands::commands),
@@ -59,8 +60,11 @@ pub(super) const SCENARIOS: &[(&str, ScenarioFn)] = &[
 ];
 
 /// The scenarios that take minutes.
-pub(super) const LONG: &[(&str, ScenarioFn)] =
-    &[("start-at-once", nets::start_at_once_often), ("sixty-nodes", churn::sixty)];
+pub(super) const LONG: &[(&str, ScenarioFn)] = &[
+    ("rekeys", rekeys::rekeys),
+    ("start-at-once", nets::start_at_once_often),
+    ("sixty-nodes", churn::sixty),
+];
 
 /// Returns the tests of pairs of adit and tinc.
 pub(super) fn matrix(adit: &Program) -> impl Iterator<Item = Test> {

@@ -1,0 +1,130 @@
+//! Rekeys while datagrams flow both ways: two nodes of tinc as a control, one of each program, and two of adit.
+
+use super::super::Scenario;
+use super::bed::{Bed, Kind, NetSpec, NodeSpec, inner};
+use super::nets::with_logs;
+use crate::failure::{Context, Result, ensure};
+use crate::traffic::{Delivery, Stream};
+use crate::wait::ScaledInstant;
+use std::time::Duration;
+
+/// The life of keys, in seconds. A node of tinc begins a session again only if it has not done so for ten seconds.
+const KEY_EXPIRE: u64 = 12;
+
+/// The number of lives for which the datagrams flow.
+const LIVES: u64 = 13;
+
+/// The length of the longest datagrams.
+const LARGEST: usize = 1300;
+
+/// The share of the datagrams that may be lost, as one in this many.
+const MOST_LOST: u32 = 50;
+
+/// The nodes: the one that connects, and the other.
+const ANNA: usize = 0;
+const BEN: usize = 1;
+
+/// Runs the pairs at the same time. Each reports how often a session began again instead of getting new keys, and how many datagrams were
+/// lost. A pair with adit may not do so more often than two nodes of tinc.
+pub(super) fn rekeys(scenario: &Scenario<'_>) -> Result<String> {
+    let pairs = [
+        (Kind::V1_1, Kind::V1_1),
+        (Kind::Adit, Kind::V1_1),
+        (Kind::V1_1, Kind::Adit),
+        (Kind::Adit, Kind::Adit),
+    ];
+    let mut beds = Vec::new();
+    for (number, kinds) in pairs.into_iter().enumerate() {
+        let mut spec = NetSpec::new(vec![
+            NodeSpec::new("anna", kinds.0, &[BEN]),
+            NodeSpec::new("ben", kinds.1, &[]),
+        ]);
+        spec.conf = format!("KeyExpire = {KEY_EXPIRE}\n");
+        let folder = scenario.folder().join(number.to_string());
+        std::fs::create_dir(&folder)?;
+        let own = Scenario { folder, ..*scenario };
+        let Some(bed) = Bed::new(&own, &spec)? else { return Ok("skipped".to_owned()) };
+        beds.push(bed);
+    }
+    let counted = std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            beds.iter_mut().map(|bed| scope.spawn(move || with_logs(bed, count))).collect();
+        let joined = threads.into_iter().map(|thread| thread.join());
+        joined.map(|done| done.map_err(|_| "a pair panicked")?).collect::<Result<Vec<Counts>>>()
+    })?;
+    let told: Vec<String> =
+        pairs.iter().zip(&counted).map(|(pair, counts)| format!("{pair:?}: {counts:?}")).collect();
+    let told = told.join("; ");
+    let (control, ours) = counted.split_first().context("no control")?;
+    let most = control.restarts.max(1);
+    ensure(ours.iter().all(|counts| counts.restarts <= most), || told.clone())?;
+    Ok(told)
+}
+
+#[derive(Debug)]
+#[allow(dead_code, reason = "printed")]
+struct Counts {
+    /// Handshakes of sessions, by the messages of the last one that travel from the connecting node.
+    rekeys: usize,
+    restarts: usize,
+    there: Lost,
+    back: Lost,
+}
+
+#[derive(Debug)]
+#[allow(dead_code, reason = "printed")]
+struct Lost {
+    sent: u32,
+    lost: u32,
+}
+
+impl Lost {
+    fn of(delivery: Delivery) -> Result<Self> {
+        let lost = delivery.sent.saturating_sub(delivery.received);
+        let is_good = lost <= delivery.sent / MOST_LOST;
+        ensure(is_good && delivery.duplicated + delivery.corrupted == 0, || {
+            format!("{delivery:?}")
+        })?;
+        Ok(Self { sent: delivery.sent, lost })
+    }
+}
+
+fn count(bed: &mut Bed) -> Result<Counts> {
+    bed.start_all()?;
+    for (from, to) in [(ANNA, BEN), (BEN, ANNA)] {
+        bed.wait_for_path(from, to, "directly with UDP", false)?;
+    }
+    // Of two nodes of adit, each says what happened; a node of tinc shows the messages.
+    let (rekeyed, restarted): (fn(&Bed) -> usize, fn(&Bed) -> usize) =
+        match bed.nodes.iter().position(|node| node.kind == Kind::V1_1) {
+            Some(ANNA) => (|bed| answers(bed, ANNA), |bed| requests(bed, ANNA)),
+            Some(_) => (|bed| answers(bed, BEN), |bed| requests(bed, BEN)),
+            None => (
+                |bed| bed.count(ANNA, "Session with ben: new keys"),
+                |bed| {
+                    bed.count(ANNA, "Session with ben: restarted")
+                        + bed.count(BEN, "Session with anna: restarted")
+                },
+            ),
+        };
+    let (before, requested) = (rekeyed(bed), restarted(bed));
+    let stream = |from, to| Stream::start(bed.space(from)?, bed.space(to)?, inner(to, false), LARGEST);
+    let (there, back) = (stream(ANNA, BEN)?, stream(BEN, ANNA)?);
+    let began = ScaledInstant::now();
+    while began.elapsed() < Duration::from_secs(KEY_EXPIRE * LIVES) {
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    let (there, back) = (Lost::of(there.finish()?)?, Lost::of(back.finish()?)?);
+    let (rekeys, restarts) = (rekeyed(bed) - before, restarted(bed) - requested);
+    Ok(Counts { rekeys, restarts, there, back })
+}
+
+/// Returns the number of rekeys in the log of a node of tinc. A rekey has three messages in each direction.
+fn answers(bed: &Bed, at: usize) -> usize {
+    bed.count(at, ": 16 anna ben ") / 3
+}
+
+/// Returns the number of requests for a session in the log of a node of tinc.
+fn requests(bed: &Bed, at: usize) -> usize {
+    bed.count(at, ": 15 anna ben 15") + bed.count(at, ": 15 ben anna 15")
+}
