@@ -50,8 +50,7 @@ pub(super) fn priority(scenario: &Scenario<'_>) -> Result<String> {
 fn count(bed: &mut Bed, inherits: bool, outer_v6: bool) -> Result<String> {
     let family = if outer_v6 { "ip6" } else { "ip" };
     let (from, to) = (machine(OWN), machine(RELAY));
-    let counter =
-        format!("iifname {from} oifname {to} meta l4proto udp {family} dscp ef counter");
+    let counter = format!("iifname {from} oifname {to} meta l4proto udp {family} dscp ef counter");
     let rules: Vec<String> = std::iter::once(counter).chain(apart(OWN, FAR)).collect();
     bed.set_rules(&rules)?;
     bed.start_all()?;

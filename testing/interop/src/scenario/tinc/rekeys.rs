@@ -1,12 +1,13 @@
 //! Rekeys while datagrams flow both ways: two nodes of tinc as a control, one of each program, and two of adit.
 
+use std::time::Duration;
+
 use super::super::Scenario;
 use super::bed::{Bed, Kind, NetSpec, NodeSpec, inner};
 use super::nets::with_logs;
 use crate::failure::{Context, Result, ensure};
 use crate::traffic::{Delivery, Stream};
 use crate::wait::ScaledInstant;
-use std::time::Duration;
 
 /// The life of keys, in seconds. A node of tinc begins a session again only if it has not done so for ten seconds.
 const KEY_EXPIRE: u64 = 12;
@@ -64,7 +65,6 @@ pub(super) fn rekeys(scenario: &Scenario<'_>) -> Result<String> {
 #[derive(Debug)]
 #[allow(dead_code, reason = "printed")]
 struct Counts {
-    /// Handshakes of sessions, by the messages of the last one that travel from the connecting node.
     rekeys: usize,
     restarts: usize,
     there: Lost,
@@ -94,37 +94,31 @@ fn count(bed: &mut Bed) -> Result<Counts> {
     for (from, to) in [(ANNA, BEN), (BEN, ANNA)] {
         bed.wait_for_path(from, to, "directly with UDP", false)?;
     }
-    // Of two nodes of adit, each says what happened; a node of tinc shows the messages.
-    let (rekeyed, restarted): (fn(&Bed) -> usize, fn(&Bed) -> usize) =
-        match bed.nodes.iter().position(|node| node.kind == Kind::V1_1) {
-            Some(ANNA) => (|bed| answers(bed, ANNA), |bed| requests(bed, ANNA)),
-            Some(_) => (|bed| answers(bed, BEN), |bed| requests(bed, BEN)),
-            None => (
-                |bed| bed.count(ANNA, "Session with ben: new keys"),
-                |bed| {
-                    bed.count(ANNA, "Session with ben: restarted")
-                        + bed.count(BEN, "Session with anna: restarted")
-                },
-            ),
-        };
-    let (before, requested) = (rekeyed(bed), restarted(bed));
-    let stream = |from, to| Stream::start(bed.space(from)?, bed.space(to)?, inner(to, false), LARGEST);
+    let before = handshakes(bed);
+    let stream =
+        |from, to| Stream::start(bed.space(from)?, bed.space(to)?, inner(to, false), LARGEST);
     let (there, back) = (stream(ANNA, BEN)?, stream(BEN, ANNA)?);
     let began = ScaledInstant::now();
     while began.elapsed() < Duration::from_secs(KEY_EXPIRE * LIVES) {
         std::thread::sleep(Duration::from_secs(1));
     }
     let (there, back) = (Lost::of(there.finish()?)?, Lost::of(back.finish()?)?);
-    let (rekeys, restarts) = (rekeyed(bed) - before, restarted(bed) - requested);
-    Ok(Counts { rekeys, restarts, there, back })
+    let after = handshakes(bed);
+    Ok(Counts { rekeys: after.0 - before.0, restarts: after.1 - before.1, there, back })
 }
 
-/// Returns the number of rekeys in the log of a node of tinc. A rekey has three messages in each direction.
-fn answers(bed: &Bed, at: usize) -> usize {
-    bed.count(at, ": 16 anna ben ") / 3
-}
-
-/// Returns the number of requests for a session in the log of a node of tinc.
-fn requests(bed: &Bed, at: usize) -> usize {
-    bed.count(at, ": 15 anna ben 15") + bed.count(at, ": 15 ben anna 15")
+/// Returns the number of rekeys, and of sessions that began again. A node of tinc logs their messages: a rekey has three in each direction.
+fn handshakes(bed: &Bed) -> (usize, usize) {
+    match bed.nodes.iter().position(|node| node.kind == Kind::V1_1) {
+        Some(at) => {
+            let requests = bed.count(at, ": 15 anna ben 15") + bed.count(at, ": 15 ben anna 15");
+            (bed.count(at, ": 16 anna ben ") / 3, requests)
+        }
+        None => {
+            let restarts =
+                [(ANNA, "Session with ben: restarted"), (BEN, "Session with anna: restarted")];
+            let restarts = restarts.iter().map(|(at, text)| bed.count(*at, text)).sum();
+            (bed.count(ANNA, "Session with ben: new keys"), restarts)
+        }
+    }
 }
