@@ -184,7 +184,7 @@ impl Node {
     pub fn carried_forgery(&mut self, now: Instant, from: &NodeName) {
         self.now = now;
         super::count(&mut self.counters.refused_records);
-        self.trouble(from);
+        self.forged(from);
         self.finish();
     }
 

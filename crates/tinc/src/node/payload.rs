@@ -394,7 +394,7 @@ impl Node {
             Err(error) => {
                 count(&mut self.counters.refused_records);
                 if trusted && matches!(error, Error::Forged | Error::UnexpectedType(_)) {
-                    self.trouble(from);
+                    self.forged(from);
                 }
                 return false;
             }

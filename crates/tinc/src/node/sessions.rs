@@ -273,6 +273,15 @@ impl Node {
         self.release_held();
     }
 
+    /// A datagram of a node is not authentic. During a rekey, those under the new keys overtake the handshake, which travels over TCP: the session
+    /// is not at fault. A rekey that gets stuck is given up.
+    pub(super) fn forged(&mut self, from: &NodeName) {
+        let session = self.peers.get(from).and_then(|peer| peer.session.as_ref());
+        if session.is_none_or(|session| session.rekeying.is_none()) {
+            self.trouble(from);
+        }
+    }
+
     /// A record of a node cannot be read: starts a new session, unless this one is new.
     pub(super) fn trouble(&mut self, from: &NodeName) {
         let now = self.now;

@@ -217,6 +217,28 @@ fn a_broken_session_starts_again() {
     assert_eq!(bench.node.counters().refused_records, 4);
 }
 
+/// Section 9.5: the peer's datagrams under new keys overtake its last SIG, and tinc does not hold them back.
+#[test]
+fn datagrams_that_overtake_a_rekey_do_not_end_the_session() {
+    let mut bench = Bench::with(|config| config.server.key_expire = Duration::from_secs(12));
+    bench.join("bob");
+    bench.edges("bob", &[("bob", "dave")]);
+    let mut session = bench.session("bob", "dave");
+    bench.packet("dave", &ipv4(50));
+    bench.answer_probes(&mut session, address("dave"), 18);
+    assert!(bench.info("dave").udp_confirmed);
+    bench.wait(14);
+    let begun = bench.take("bob").iter().any(|line| line.starts_with("16 alice dave "));
+    assert!(begun, "the rekey");
+    bench.forget();
+    let mut bytes = [&[0; 6][..], &name("dave").id().0, &[9; 40]].concat();
+    bench.send_datagram(address("dave"), &mut bytes);
+    assert_eq!(bench.node.counters().refused_records, 1);
+    assert_eq!(request(&mut bench, "bob", "dave"), None);
+    bench.wait(10);
+    assert!(request(&mut bench, "bob", "dave").is_some(), "a rekey that is stuck is given up");
+}
+
 /// Section 4.6 and 6.5: after KeyExpire the keys are renewed. Section 9.5: the initiator holds packets until a round trip after its last record.
 #[test]
 fn a_rekey_holds_packets_that_would_overtake_it() {
