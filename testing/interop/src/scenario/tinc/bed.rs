@@ -1,5 +1,6 @@
 //! Nets of adit, tinc 1.1 and tinc 1.0: machines at one router, which loses what a test wants to be lost.
 
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::fs;
 use std::net::IpAddr;
@@ -62,12 +63,14 @@ pub(super) struct NodeSpec {
     pub(super) host: String,
     /// The node whose name and key it has as well.
     pub(super) twin_of: Option<usize>,
+    /// The node whose invitation it accepts. It connects to that one, and no other node has its host file at first.
+    pub(super) invited_by: Option<usize>,
 }
 
 impl NodeSpec {
     pub(super) fn new(name: &str, kind: Kind, connect_to: &[usize]) -> Self {
         let (name, connect_to) = (name.to_owned(), connect_to.to_vec());
-        Self { name, kind, connect_to, host: String::new(), twin_of: None }
+        Self { name, kind, connect_to, host: String::new(), twin_of: None, invited_by: None }
     }
 }
 
@@ -133,6 +136,16 @@ pub(super) struct Node {
     pub(super) daemon: Option<Daemon>,
     pub(super) space: Arc<Namespace>,
     folder: PathBuf,
+    invitation: Option<Invitation>,
+}
+
+/// An invitation that a node is to accept before it starts.
+struct Invitation {
+    by: usize,
+    /// Lines for `tinc.conf` and the node's host file, and the script `tinc-up`.
+    conf: String,
+    host: String,
+    up: String,
 }
 
 /// Returns a node's address on the outer network.
@@ -186,9 +199,20 @@ impl Bed {
         for ((at, node), space) in spec.nodes.iter().enumerate().zip(spaces) {
             // Two nodes may have one name.
             let folder = scenario.folder().join(format!("{at}"));
-            write_files(spec, at, &folder)?;
-            let (name, kind) = (node.name.clone(), node.kind);
-            nodes.push(Node { name, kind, daemon: None, space: Arc::new(space), folder });
+            let invitation = match node.invited_by {
+                None => None,
+                Some(by) => Some(Invitation {
+                    by,
+                    conf: local_conf(spec),
+                    host: public_lines(spec, at)?,
+                    up: up_script(spec.mode, at),
+                }),
+            };
+            if invitation.is_none() {
+                write_files(spec, at, &folder)?;
+            }
+            let (name, kind, space) = (node.name.clone(), node.kind, Arc::new(space));
+            nodes.push(Node { name, kind, daemon: None, space, folder, invitation });
         }
         Ok(Some(Self { nodes, _nat: nat, router, programs }))
     }
@@ -208,9 +232,30 @@ impl Bed {
         self.daemon(at)?.wait_for("Ready", SOON).map(drop)
     }
 
+    /// Starts all nodes. Those that are invited join once the others run.
     pub(super) fn start_all(&mut self) -> Result<()> {
-        (0..self.nodes.len()).try_for_each(|at| self.spawn(at))?;
-        (0..self.nodes.len()).try_for_each(|at| self.daemon(at)?.wait_for("Ready", SOON).map(drop))
+        let invited = |node: &Node| node.invitation.is_some();
+        let (late, first): (Vec<usize>, Vec<usize>) =
+            (0..self.nodes.len()).partition(|at| self.nodes.get(*at).is_some_and(invited));
+        first.iter().try_for_each(|at| self.spawn(*at))?;
+        first.iter().try_for_each(|at| self.daemon(*at)?.wait_for("Ready", SOON).map(drop))?;
+        late.into_iter().try_for_each(|at| {
+            self.join(at)?;
+            self.start(at)
+        })
+    }
+
+    /// Lets a node accept its invitation, and completes its files.
+    fn join(&mut self, at: usize) -> Result<()> {
+        let node = self.nodes.get_mut(at).context("no such node")?;
+        let Some(Invitation { by, conf, host, up }) = node.invitation.take() else { return Ok(()) };
+        let (name, folder) = (node.name.clone(), node.folder.clone());
+        let url = self.tinc(by, &["invite", &name])?;
+        // tinc prints more than the URL to its error stream alone.
+        self.tinc_inside(at, &["join", url.trim()])?;
+        append(&folder.join("tinc.conf"), &conf)?;
+        append(&folder.join("hosts").join(&name), &host)?;
+        write(&folder.join("tinc-up"), &up, 0o755)
     }
 
     /// Ends a node by a signal.
@@ -238,16 +283,31 @@ impl Bed {
 
     /// Runs a command of `tinc` on a running node. tinc 1.0 has none.
     pub(super) fn tinc(&self, at: usize, words: &[&str]) -> Result<String> {
+        self.command(at, words, |program| Command::new(program))
+    }
+
+    /// Runs a command of `tinc` on a node's machine.
+    fn tinc_inside(&self, at: usize, words: &[&str]) -> Result<String> {
+        let space = self.space(at)?;
+        self.command(at, words, |program| space.command(&program.to_string_lossy()))
+    }
+
+    fn command(
+        &self,
+        at: usize,
+        words: &[&str],
+        start: impl FnOnce(&OsStr) -> Command,
+    ) -> Result<String> {
         let node = self.nodes.get(at).context("no such node")?;
         let mut command = match node.kind {
             Kind::Adit => {
-                let mut command = Command::new(&self.programs.adit);
+                let mut command = start(self.programs.adit.as_os_str());
                 command.arg("tinc");
                 command
             }
             Kind::V1_1 => {
                 let (first, rest) = self.programs.real.tinc.split_first().context("no program")?;
-                let mut command = Command::new(first);
+                let mut command = start(first);
                 command.args(rest);
                 command
             }
@@ -460,13 +520,8 @@ fn key(spec: &NetSpec, at: usize) -> PrivateKey {
 fn write_files(spec: &NetSpec, at: usize, folder: &Path) -> Result<()> {
     let node = spec.nodes.get(at).context("no such node")?;
     fs::create_dir_all(folder.join("hosts"))?;
-    let family = if spec.outer_v6 { "ipv6" } else { "ipv4" };
-    let mut conf = format!(
-        "Name = {}\nMode = {}\nInterface = {DEVICE}\nAddressFamily = {family}\nAutoConnect = no\n{}",
-        node.name,
-        spec.mode.word(),
-        spec.conf
-    );
+    let mut conf =
+        format!("Name = {}\nMode = {}\n{}", node.name, spec.mode.word(), local_conf(spec));
     for to in &node.connect_to {
         let name = &spec.nodes.get(*to).context("no such node")?.name;
         // Writing to a String cannot fail.
@@ -482,7 +537,10 @@ fn write_files(spec: &NetSpec, at: usize, folder: &Path) -> Result<()> {
     write(&folder.join("tinc-up"), &up_script(spec.mode, at), 0o755)?;
     for (other, its) in spec.nodes.iter().enumerate() {
         let is_twin = other != at && its.name == node.name;
-        if !is_twin && (other == at || !spec.only_neighbours || spec.are_neighbours(at, other)) {
+        if !is_twin
+            && its.invited_by.is_none()
+            && (other == at || !spec.only_neighbours || spec.are_neighbours(at, other))
+        {
             let path = folder.join("hosts").join(&its.name);
             // A twin's file has the address of the first one.
             if other == at || !path.exists() {
@@ -493,12 +551,24 @@ fn write_files(spec: &NetSpec, at: usize, folder: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Returns the lines of every `tinc.conf` that no invitation has.
+fn local_conf(spec: &NetSpec) -> String {
+    let family = if spec.outer_v6 { "ipv6" } else { "ipv4" };
+    format!("Interface = {DEVICE}\nAddressFamily = {family}\nAutoConnect = no\n{}", spec.conf)
+}
+
+fn append(path: &Path, text: &str) -> Result<()> {
+    let before = fs::read_to_string(path).context(path.display())?;
+    Ok(fs::write(path, format!("{before}\n{text}"))?)
+}
+
 fn write(path: &Path, text: &str, mode: u32) -> Result<()> {
     fs::write(path, text)?;
     Ok(fs::set_permissions(path, fs::Permissions::from_mode(mode))?)
 }
 
-fn host_file(spec: &NetSpec, at: usize) -> Result<String> {
+/// Returns the lines of a node's host file besides its keys.
+fn public_lines(spec: &NetSpec, at: usize) -> Result<String> {
     let node = spec.nodes.get(at).context("no such node")?;
     let mut text = format!("Address = {}\n{}", outer(at, spec.outer_v6), node.host);
     if spec.mode == Mode::Router {
@@ -506,6 +576,12 @@ fn host_file(spec: &NetSpec, at: usize) -> Result<String> {
         let _ =
             write!(text, "Subnet = {}/32\nSubnet = {}/128\n", inner(at, false), inner(at, true));
     }
+    Ok(text)
+}
+
+fn host_file(spec: &NetSpec, at: usize) -> Result<String> {
+    let node = spec.nodes.get(at).context("no such node")?;
+    let mut text = public_lines(spec, at)?;
     if node.kind != Kind::V1_0 {
         let _ = writeln!(text, "Ed25519PublicKey = {}", key(spec, at).public());
     }

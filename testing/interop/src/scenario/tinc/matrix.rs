@@ -47,6 +47,8 @@ enum Restart {
 struct Combination {
     /// Whether adit connects to the other side; otherwise the other side connects to adit.
     adit_dials: bool,
+    /// Whether the side that connects has joined by an invitation of the node that it connects to.
+    joins: bool,
     mode: Mode,
     path: Path,
     outer_v6: bool,
@@ -72,7 +74,7 @@ const PATHS: [Path; 7] = [
 const RESTARTS: [Restart; 3] = [Restart::None, Restart::Adit, Restart::Peer];
 
 /// The number of values of each dimension, in the order of [`Combination`].
-const SIZES: [usize; 9] = [2, MODES.len(), PATHS.len(), 2, 2, 2, 2, RESTARTS.len(), 2];
+const SIZES: [usize; 10] = [2, MODES.len(), PATHS.len(), 2, 2, 2, 2, RESTARTS.len(), 2, 2];
 
 /// The life of keys, in seconds.
 const KEY_EXPIRE: u32 = 2;
@@ -93,9 +95,11 @@ const PEER: usize = 1;
 const RELAY: usize = 2;
 
 impl Combination {
-    fn of([dials, mode, path, outer, inner, discovery, rekey, restart, lossy]: [usize; 9]) -> Self {
+    fn of(choice: [usize; 10]) -> Self {
+        let [dials, mode, path, outer, inner, discovery, rekey, restart, lossy, joins] = choice;
         Self {
             adit_dials: dials == 0,
+            joins: joins == 1,
             mode: MODES[mode],
             path: PATHS[path],
             outer_v6: outer == 1,
@@ -107,19 +111,25 @@ impl Combination {
         }
     }
 
-    /// Returns whether the combination makes sense: the NAT is one for IPv4, and neighbours by TCP alone have no session whose keys could be
-    /// renewed.
+    /// Returns whether the combination makes sense: the NAT is one for IPv4, neighbours by TCP alone have no session whose keys could be
+    /// renewed, and tinc 1.0 knows no invitations.
     fn exists(&self) -> bool {
         let is_nat_of_v6 = self.path == Path::Lan && self.outer_v6;
         let has_no_keys = self.path == Path::TcpOnly && self.rekey;
-        !is_nat_of_v6 && !has_no_keys
+        let cannot_join = self.path == Path::Legacy && !self.adit_dials && self.joins;
+        !is_nat_of_v6 && !has_no_keys && !cannot_join
     }
 
     fn name(&self) -> String {
         let word = |on: bool, word: &'static str| if on { word } else { "" };
         let family = |v6: bool| if v6 { 6 } else { 4 };
         let words = [
-            if self.adit_dials { "adit-dials" } else { "tinc-dials" },
+            match (self.adit_dials, self.joins) {
+                (true, false) => "adit-dials",
+                (true, true) => "adit-joins",
+                (false, false) => "tinc-dials",
+                (false, true) => "tinc-joins",
+            },
             self.mode.word(),
             match self.path {
                 Path::Direct => "direct",
@@ -178,6 +188,11 @@ impl Combination {
             let kind = if self.path == Path::ThroughAdit { Kind::Adit } else { Kind::V1_1 };
             nodes.push(NodeSpec::new("relay", kind, &of_relay));
         }
+        if self.joins {
+            let joining = if self.adit_dials { ADIT } else { PEER };
+            let node = nodes.get_mut(joining);
+            node.into_iter().for_each(|node| node.invited_by = node.connect_to.first().copied());
+        }
         let mut spec = NetSpec::new(nodes);
         spec.mode = self.mode;
         spec.outer_v6 = self.outer_v6;
@@ -225,7 +240,7 @@ impl Combination {
 
 /// Returns the combinations to test.
 fn pairwise() -> Vec<Combination> {
-    let of = |choice: &Choice| <[usize; 9]>::try_from(&choice[..]).ok().map(Combination::of);
+    let of = |choice: &Choice| <[usize; 10]>::try_from(&choice[..]).ok().map(Combination::of);
     let exists = |choice: &Choice| of(choice).is_some_and(|combination| combination.exists());
     covering_array(&SIZES, exists).iter().filter_map(of).collect()
 }
@@ -365,6 +380,7 @@ mod tests {
                 combinations.iter().any(|it| it.path == path && what(it))
             };
             assert!(with(&|it| it.adit_dials) && with(&|it| !it.adit_dials), "{path:?}");
+            assert!(with(&|it| it.joins), "{path:?}");
             assert!(MODES.iter().all(|mode| with(&|it| it.mode == *mode)), "{path:?}");
             assert!(RESTARTS.iter().all(|restart| with(&|it| it.restart == *restart)), "{path:?}");
             assert!(with(&|it| it.rekey) != (path == Path::TcpOnly), "{path:?}");
