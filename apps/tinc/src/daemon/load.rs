@@ -13,6 +13,9 @@ use zeroize::Zeroizing;
 use crate::console::reason;
 use crate::net::{Net, host_name};
 
+/// What opens TUN and TAP devices.
+const DEVICE: &str = "/dev/net/tun";
+
 /// The number of host files that are read.
 const MAX_HOSTS: usize = 16_384;
 
@@ -64,8 +67,11 @@ pub(crate) fn load(net: &Net, options: &[ConfigOption]) -> Result<Loaded, Fault>
 
 /// Refuses what tinc can do and this daemon cannot.
 fn refuse(server: &ServerConfig) -> Result<(), Fault> {
-    let refused =
-        [("DeviceStandby", server.device_standby, "the device exists as long as the daemon runs")];
+    let other_device = server.device.as_deref().is_some_and(|device| device != DEVICE);
+    let refused = [
+        ("Device", other_device, "TUN and TAP devices come from /dev/net/tun: remove the line"),
+        ("DeviceStandby", server.device_standby, "the device exists as long as the daemon runs"),
+    ];
     match refused.into_iter().find(|(_, set, _)| *set) {
         Some((name, _, why)) => Err(Fault::operator(format!("{name}: not supported: {why}"))),
         None => Ok(()),
@@ -181,8 +187,15 @@ mod tests {
     #[test]
     fn a_configuration_that_the_daemon_cannot_follow_is_refused_by_name() {
         let folder = Folder::new();
-        folder.write("tinc.conf", "Name = alice\nDeviceStandby = yes\n");
-        let error = load(&folder.net, &[]).unwrap_err().to_string();
-        assert!(error.starts_with("DeviceStandby: not supported"), "{error}");
+        for (line, name) in
+            [("DeviceStandby = yes", "DeviceStandby"), ("Device = /dev/tap0", "Device")]
+        {
+            folder.write("tinc.conf", &format!("Name = alice\n{line}\n"));
+            let error = load(&folder.net, &[]).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("{name}: not supported")), "{error}");
+        }
+        folder.write("tinc.conf", "Name = alice\nDevice = /dev/net/tun\n");
+        folder.write("hosts/alice", "");
+        load(&folder.net, &[]).unwrap();
     }
 }

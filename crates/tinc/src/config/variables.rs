@@ -132,7 +132,7 @@ pub const VARIABLES: &[Variable] = &[
     server("PriorityInheritance"),
     both("PrivateKey").ignored(LEGACY),
     server("PrivateKeyFile").ignored(LEGACY),
-    server("ProcessPriority").ignored(LOCAL),
+    server("ProcessPriority").ignored("set Nice= in the unit adit-tinc@.service"),
     server("Proxy"),
     both("PublicKey").ignored(LEGACY),
     both("PublicKeyFile").ignored(LEGACY),
