@@ -3,6 +3,7 @@
 //! These changes survive a reload: elements that were added stay in the set of the same name until they expire. For
 //! elements in the file, the new file decides.
 
+mod saved;
 #[cfg(test)]
 mod tests;
 
@@ -11,6 +12,8 @@ use std::fmt;
 
 use crate::Nanos;
 use crate::ruleset::{Element, Family, Kind, Lifetime, Members, Range, Set};
+
+pub(crate) use saved::SavedElements;
 
 /// The maximum number of elements that are added while rules are in force, in all sets together.
 pub const MAX_ADDED: usize = 262_144;

@@ -4,8 +4,8 @@
 //!   old process ──descriptors, state in a memory file──► service manager ──► new process
 //! ```
 //!
-//! The service manager keeps the descriptors in between (`FileDescriptorStoreMax=`): the sockets, the device, and a file
-//! that exists only in memory, with the sessions and their keys. The new process empties that file when it has read it,
+//! The service manager keeps the descriptors in between (`FileDescriptorStoreMax=`): the sockets, the device, a queue with
+//! the sockets of streams, and a file that exists only in memory, with the sessions and their keys. The new process empties that file when it has read it,
 //! because a state that is used twice would repeat packet ids.
 
 use std::collections::HashMap;
@@ -15,7 +15,6 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
 use adit_dataplane::{SavedPeer, SavedStream};
-use adit_engine::Link;
 use adit_linux::fd_store;
 use adit_linux::notify::Notifier;
 use adit_linux::tcp::{TcpListener, TcpStream};
@@ -29,10 +28,13 @@ use adit_runtime::helper::OpenedDevice;
 use serde::{Deserialize, Serialize};
 
 /// The version of a state. It changes with every change of its parts.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// The name of the file with the state.
 const STATE: &str = "adit-state";
+
+/// The name of the queue with the sockets of streams.
+const STREAMS: &str = "streams";
 
 /// The maximum length of the state in bytes: ten times that of 10,000 sessions.
 const STATE_LIMIT: u64 = 1 << 30;
@@ -91,6 +93,10 @@ impl Store {
         for (name, fd) in &passing.descriptors {
             self.notifier.store(name, fd.as_fd())?;
         }
+        if !passing.streams.is_empty() {
+            let streams: Vec<_> = passing.streams.iter().map(AsFd::as_fd).collect();
+            self.notifier.store(STREAMS, fd_store::queue(&streams)?.as_fd())?;
+        }
         // The state comes last, so that it never arrives without the others.
         self.notifier.store(STATE, self.file.as_fd())?;
         self.notifier.barrier()
@@ -102,6 +108,8 @@ impl Store {
 pub(super) struct Passing {
     pub(super) device: OpenedDevice,
     descriptors: Vec<(String, OwnedFd)>,
+    /// The sockets of streams, in the order of [`State::streams`].
+    streams: Vec<OwnedFd>,
 }
 
 impl Passing {
@@ -111,18 +119,13 @@ impl Passing {
         let (parts, queues) = device.duplicate()?;
         let named = queues.into_iter().enumerate();
         descriptors.extend(named.map(|(number, fd)| (format!("tun-{number}"), fd)));
-        Ok(Self { device: parts.into(), descriptors })
+        Ok(Self { device: parts.into(), descriptors, streams: Vec::new() })
     }
 
-    /// Adds the socket of a stream.
-    pub(super) fn add_stream(&mut self, link: Link, fd: OwnedFd) {
-        self.descriptors.extend(stream_name(link).map(|name| (name, fd)));
+    /// Adds the sockets of the streams, in the order of [`State::streams`].
+    pub(super) fn add_streams(&mut self, streams: Vec<OwnedFd>) {
+        self.streams = streams;
     }
-}
-
-/// Returns the name of a stream's descriptor.
-fn stream_name(link: Link) -> Option<String> {
-    link.stream_id().map(|id| format!("stream-{id}"))
 }
 
 /// The state of a server, in the form that passes between processes.
@@ -135,7 +138,7 @@ pub(super) struct State {
     pub(super) server: SavedServer,
     pub(super) peers: Vec<SavedPeer>,
     pub(super) streams: Vec<SavedStream>,
-    /// The filter's connections, if there is a filter.
+    /// The filter's connections, counters and added elements, if there is a filter.
     pub(super) filter: Option<SavedFilter>,
 }
 
@@ -217,9 +220,11 @@ impl Inherited {
 
     /// Returns the state, and the sockets of its streams.
     pub(super) fn into_parts(mut self) -> (State, Vec<Option<TcpStream>>) {
+        let queue = self.descriptors.remove(STREAMS);
+        let taken = queue.map(|queue| fd_store::take_queued(&queue, fd_store::room()));
+        let mut taken = taken.unwrap_or_default().into_iter();
         let mut socket = |stream: &SavedStream| {
-            let fd = self.descriptors.remove(&stream_name(stream.link)?)?;
-            let socket = TcpStream::from_fd(fd).ok()?;
+            let socket = TcpStream::from_fd(taken.next()?).ok()?;
             // The kernel may have lost the connection meanwhile.
             (socket.peer_addr().ok()? == stream.link.remote()).then_some(socket)
         };

@@ -7,14 +7,14 @@ use crate::lang::rule_text;
 use crate::ruleset::{Count, Counter, CounterId, Family, Statement};
 
 /// The identity of a rule: its table, its chain and its text, with the initial values of its counters.
-type RuleKey<'a> = (Family, &'a str, &'a str, String);
+pub(super) type RuleKey<'a> = (Family, &'a str, &'a str, String);
 
 /// A rule's first counter and first limit, and its number of each.
 #[derive(Copy, Clone)]
-struct RuleResources {
-    first: FirstIndices,
-    counters: usize,
-    buckets: usize,
+pub(super) struct RuleResources {
+    pub(super) first: FirstIndices,
+    pub(super) counters: usize,
+    pub(super) buckets: usize,
 }
 
 impl Filter {
@@ -66,7 +66,7 @@ impl Filter {
     }
 
     /// Returns the names of base chains, with their positions among these.
-    fn named_bases(&self) -> impl Iterator<Item = ((Family, &str, &str), usize)> {
+    pub(super) fn named_bases(&self) -> impl Iterator<Item = ((Family, &str, &str), usize)> {
         self.verdicts.chains().iter().enumerate().filter_map(|(at, (table, chain))| {
             let table = self.ruleset.tables.get(*table)?;
             let chain = table.chains.get(chain.0)?;
@@ -75,7 +75,7 @@ impl Filter {
     }
 
     /// Returns the rules that count or limit.
-    fn countable(&self) -> impl Iterator<Item = (RuleKey<'_>, RuleResources)> {
+    pub(super) fn countable(&self) -> impl Iterator<Item = (RuleKey<'_>, RuleResources)> {
         let tables = self.ruleset.tables.iter().zip(&self.numbers.rules);
         let chains = tables.flat_map(|(table, numbers)| {
             table.chains.iter().zip(numbers).map(move |(chain, numbers)| (table, chain, numbers))
@@ -95,7 +95,9 @@ impl Filter {
         })
     }
 
-    fn named_counters(&self) -> impl Iterator<Item = ((Family, &str, &str, Count), usize)> {
+    pub(super) fn named_counters(
+        &self,
+    ) -> impl Iterator<Item = ((Family, &str, &str, Count), usize)> {
         self.ruleset.tables.iter().enumerate().flat_map(move |(at, table)| {
             table.counters.iter().enumerate().map(move |(id, counter)| {
                 let key = (table.family, &*table.name, &*counter.name, counter.start);

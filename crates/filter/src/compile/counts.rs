@@ -43,12 +43,21 @@ impl Totals {
     }
 
     pub(super) fn read(&self) -> Counts {
-        let read = |total: &Total| Count {
-            packets: total.0.load(Ordering::Relaxed),
-            bytes: total.1.load(Ordering::Relaxed),
-        };
         let counts = self.owners.iter().copied().zip(self.totals.iter().map(read));
         Counts { by_owner: counts.collect() }
+    }
+
+    /// Returns a counter's value, by number.
+    pub(super) fn get(&self, counter: usize) -> Option<Count> {
+        self.totals.get(counter).map(read)
+    }
+
+    /// Sets a counter, by number.
+    pub(super) fn set(&self, counter: usize, count: Count) {
+        if let Some(total) = self.totals.get(counter) {
+            total.0.store(count.packets, Ordering::Relaxed);
+            total.1.store(count.bytes, Ordering::Relaxed);
+        }
     }
 
     /// Returns the totals by number.
@@ -68,6 +77,10 @@ impl Totals {
             }
         }
     }
+}
+
+fn read(total: &Total) -> Count {
+    Count { packets: total.0.load(Ordering::Relaxed), bytes: total.1.load(Ordering::Relaxed) }
 }
 
 /// The verdicts of base chains. The first entry is for packets to which no chain applies, which are accepted.
@@ -112,6 +125,15 @@ impl VerdictTotals {
             (self.totals.get_mut(at(own)), other.totals.get(at(theirs)))
         {
             *own = Arc::clone(theirs);
+        }
+    }
+
+    /// Sets the accepted and dropped packets of a chain, or those without a chain (`None`).
+    pub(super) fn set(&self, chain: Option<usize>, counts: [u64; 2]) {
+        let at = chain.map_or(0, |at| at.saturating_add(1));
+        for (total, count) in self.totals.get(at).into_iter().flat_map(|two| two.iter()).zip(counts)
+        {
+            total.store(count, Ordering::Relaxed);
         }
     }
 

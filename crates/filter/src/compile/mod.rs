@@ -9,6 +9,7 @@ mod index;
 mod live_sets;
 mod lookup;
 mod program;
+mod saved;
 mod segments;
 mod sorted;
 mod tree;
@@ -25,6 +26,7 @@ pub(crate) use index::mixed;
 pub use live_sets::IpRange;
 pub(crate) use live_sets::LiveSets;
 pub(crate) use program::{Op, Program, RuleAt, WideTest};
+pub(crate) use saved::SavedCounts;
 
 use crate::compile::sorted::SortedKeys;
 use crate::elements::{Delta, Key, SetName, may_change};

@@ -37,6 +37,16 @@ impl TokenBucket {
         self.empty_at = Arc::clone(&other.empty_at);
     }
 
+    /// Returns the time when the bucket was empty, as [`Self::set_empty_at`] takes it.
+    pub(crate) fn empty_at(&self) -> i64 {
+        self.empty_at.load(Ordering::Relaxed)
+    }
+
+    /// Sets the time when the bucket was empty. A time in the future empties it now.
+    pub(crate) fn set_empty_at(&self, empty_at: i64, now: Nanos) {
+        self.empty_at.store(empty_at.min(moment(now)), Ordering::Relaxed);
+    }
+
     /// Returns the cost of a packet. A super-packet costs as much as its segments, but at most a
     /// full bucket; otherwise it could never pass.
     fn cost(&self, segments: u64, bytes: u64) -> i64 {

@@ -10,6 +10,7 @@
 
 mod frame_context;
 mod log;
+mod saved;
 mod stats;
 #[cfg(test)]
 mod tests;
@@ -24,6 +25,7 @@ use arc_swap::{ArcSwap, Cache};
 
 pub use frame_context::{Flush, FrameContext, Peers};
 pub use log::{LogQueue, LogRecord};
+pub use saved::{Resumed, SavedState};
 pub use stats::{Drop, Stats};
 
 use self::log::Writer;

@@ -5,6 +5,7 @@ use crate::packet::Layer;
 use crate::ruleset::{Base, Chain, Family, Policy, Rule, Ruleset, Statement, Table};
 use crate::testing::{ether, ip, udp};
 
+mod saved;
 mod verdicts;
 
 /// Builds a table with one base chain.

@@ -1,3 +1,5 @@
+use serde::{Deserialize, Serialize};
+
 /// Defines the fields: the header and key of each in nftables' syntax, and the kind of its value.
 macro_rules! fields {
     ($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $header:literal $key:literal = $kind:expr,)+ }) => {
@@ -109,7 +111,7 @@ fields! {
 }
 
 /// The kind of a field's value. It determines its syntax and width.
-#[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
+#[derive(Copy, Clone, Debug, Eq, Hash, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "named as nftables' manual names them")]
 pub enum Kind {
     EtherAddr,

@@ -7,6 +7,8 @@
 
 mod field;
 
+use serde::{Deserialize, Serialize};
+
 pub use field::{CtDirection, CtState, Field, Kind};
 
 /// All tables of a file, in file order.
@@ -32,7 +34,7 @@ pub struct FlowLimits {
 }
 
 /// The packets that a table evaluates.
-#[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
+#[derive(Copy, Clone, Debug, Eq, Hash, PartialEq, Serialize, Deserialize)]
 pub enum Family {
     /// IPv4.
     Ip,
@@ -69,7 +71,8 @@ pub struct NamedCounter {
 }
 
 /// The value of a counter.
-#[derive(Copy, Clone, Debug, Default, Eq, Hash, PartialEq)]
+#[derive(Copy, Clone, Debug, Default, Eq, Hash, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Count {
     /// The number of packets; a super-packet counts as the segments that it will be split into.
     pub packets: u64,

@@ -7,6 +7,7 @@ use std::time::Duration;
 use adit_dataplane::StreamOptions;
 use adit_engine::command::Counters;
 use adit_engine::{Link, PeerId, SocketId};
+use adit_linux::fd_store;
 use adit_linux::tcp::TcpStream;
 use adit_linux::tun::TunDevice;
 use adit_linux::udp::UdpSocket;
@@ -78,7 +79,15 @@ impl Running<'_> {
             return false;
         };
         self.wait_for_quiet().await;
-        let server = self.driver.act(|engine, _, _| engine.save());
+        let room = fd_store::room();
+        let server = self.driver.act(|engine, _, _| engine.save(room));
+        let count = self.driver.engine().stream_sessions();
+        if count > 0 && server.links().filter(Link::is_stream).count() == room {
+            tracing::warn!(
+                "{count} sessions over TCP end, and their clients connect again: the limit of open files (LimitNOFILE) has \
+                 room for {room} of them in the next process"
+            );
+        }
         self.end(server.peers().count()).await;
         match self.pass(server, store, passing) {
             Ok(count) => {
@@ -122,13 +131,12 @@ impl Running<'_> {
         sessions.refresh(now(), unix_time().0, |peer| total.get(&peer).copied());
         let _ = hooks.tick(&sessions);
         peers.retain(|peer| total.contains_key(&peer.id));
-        let links: HashSet<Link> = server.links().collect();
-        streams.retain(|(stream, _)| links.contains(&stream.link));
-        let streams = streams.into_iter().map(|(stream, fd)| {
-            passing.add_stream(stream.link, fd);
-            stream
-        });
-        let streams = streams.collect();
+        // If the next process cannot take all, it takes those of the oldest sessions.
+        let places: HashMap<Link, usize> = server.links().zip(0..).collect();
+        streams.retain(|(stream, _)| places.contains_key(&stream.link));
+        streams.sort_by_key(|(stream, _)| places.get(&stream.link).copied());
+        let (streams, sockets) = streams.into_iter().unzip();
+        passing.add_streams(sockets);
         let device = passing.device.clone();
         let filter = filter.as_ref().map(LiveFilter::save);
         let parts = Parts { server, peers, streams, filter };
@@ -171,6 +179,13 @@ impl Running<'_> {
         }
         let count = restored.len().saturating_sub(lost.len());
         say!(1, "{count} sessions of the former process continue");
+        if !lost.is_empty() {
+            tracing::warn!(
+                "{} sessions of the former process over TCP end: their connections were closed, or are more than the limit \
+                 of open files (LimitNOFILE) has room for",
+                lost.len()
+            );
+        }
         states.iter().for_each(|stream| self.driver.follow_stream(stream.link));
         lost.into_iter().for_each(|link| self.driver.lose_stream(link));
     }

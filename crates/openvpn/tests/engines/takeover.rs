@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use adit_engine::command::Counters;
-use adit_engine::{Engine, PeerId, UnixTime};
+use adit_engine::{Engine, PeerId, Transport, UnixTime};
 use adit_openvpn::client::ClientConfig;
 use adit_openvpn::data_format::{Input, Notice, Outbox};
 use adit_openvpn::keys::{ServerKey, StaticKey};
@@ -29,7 +29,7 @@ fn join(w: &mut World, settings: &Settings, name: &str) -> usize {
 fn take_over(w: &mut World, config: ServerConfig) -> (String, Vec<PeerId>) {
     w.server.pause();
     assert!(w.run(5 * SECOND, |w| w.server.is_quiet()), "an exchange goes on");
-    let mut saved = w.server.save();
+    let mut saved = w.server.save(usize::MAX);
     saved.set_traffic(|_| Some(Counters { rx_bytes: 5, ..Counters::default() }));
     let text = serde_json::to_string(&saved).expect("text");
     let unix = UnixTime(1_800_000_100);
@@ -134,7 +134,7 @@ fn a_session_in_the_middle_of_an_exchange_stays_behind() {
     let peer = w.server.clients().next().expect("a client").peer;
     w.to_server(Input::Notice(Notice::KeyNearLimit(peer, 0)));
     assert!(!w.server.is_quiet(), "{:?}", w.server.deadline());
-    let saved = w.server.save();
+    let saved = w.server.save(usize::MAX);
     assert_eq!(saved.peers().count(), 0);
     let mut out = Outbox::new();
     w.server.shutdown(w.now, &mut out);
@@ -181,6 +181,42 @@ fn the_same_session_is_taken_over_once() {
     let saved: SavedServer = serde_json::from_str(&text).expect("a saved server");
     let mut out = Outbox::new();
     assert_eq!(w.server.restore(w.now, saved, &mut out), []);
+}
+
+#[test]
+fn beyond_the_room_the_newest_sessions_over_streams_stay_behind() {
+    let mut w = World::new(server_config(Settings::default()), 9);
+    let delay = Duration::from_millis(10);
+    let joins = |w: &mut World, name: &str, transport| {
+        let mut config =
+            ClientConfig { tls: client_tls_named(name), ..client_config(Settings::default()) };
+        config.remotes[0].target.transport = transport;
+        let c = w.connect(config, Impairment { delay, ..Impairment::default() }, 1);
+        assert!(w.run(10 * SECOND, |w| w.is_up(c)), "{:?}", w.clients[c].events);
+    };
+    // One over UDP is the newest of all.
+    for name in ["alice", "bob", "carol"] {
+        joins(&mut w, name, Transport::Tcp);
+    }
+    joins(&mut w, "dave", Transport::Udp);
+    let streams = w.server.clients().filter(|client| client.link.is_stream());
+    let mut streams: Vec<_> = streams.map(|client| (client.session, client.peer)).collect();
+    streams.sort();
+    let oldest: Vec<PeerId> = streams.iter().take(2).map(|(_, peer)| *peer).collect();
+    w.server.pause();
+    assert!(w.run(5 * SECOND, |w| w.server.is_quiet()), "an exchange goes on");
+    let saved = w.server.save(2);
+    let passed: Vec<bool> = saved.links().map(|link| link.is_stream()).collect();
+    assert_eq!(passed, [true, true, false], "the oldest first, and all over UDP");
+    assert_eq!(saved.peers().take(2).collect::<Vec<_>>(), oldest);
+    assert_eq!(w.server.stream_sessions(), 1);
+    // The one that stays behind gets a message.
+    let mut out = Outbox::new();
+    w.server.shutdown(w.now, &mut out);
+    w.perform_server(out);
+    assert_eq!(w.downs().len(), 1);
+    assert_eq!(w.hung_up.len(), 1);
+    assert_eq!(w.server.stream_sessions(), 0);
 }
 
 proptest! {

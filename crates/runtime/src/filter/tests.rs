@@ -426,3 +426,33 @@ fn the_next_process_knows_whose_addresses_they_were() {
     assert_eq!(next.owners.of("alice"), ["10.0.0.1/32".parse().unwrap()]);
     fuzz_saved(&text);
 }
+
+#[test]
+fn counters_and_added_elements_pass_to_the_next_process() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("rules.nft");
+    let rules = "table inet vpn {
+    set allowed { type ipv4_addr; flags timeout; }
+    chain forward {
+        type filter hook forward priority 0; policy drop;
+        ip saddr @allowed counter accept
+    }
+}
+";
+    fs::write(&path, rules).unwrap();
+    let mut former = LiveFilter::open(&path, None).unwrap();
+    let text = "allowed { 10.0.0.1 timeout 1h }".to_owned();
+    let answer = former.answer(&Request::FilterElement { delete: false, text });
+    assert_eq!(answer, Some(Response::Done { count: 1 }));
+    assert!(passes(&former));
+    let text = serde_json::to_vec(&former.save()).unwrap();
+    let mut next = LiveFilter::open(&path, None).unwrap();
+    assert!(!passes(&next));
+    next.resume(serde_json::from_slice(&text).unwrap());
+    let shown = report(&mut next);
+    assert_eq!(shown.counters.iter().map(|rule| rule.packets).collect::<Vec<_>>(), [1]);
+    assert!(shown.rules.contains("10.0.0.1 timeout 1h expires "), "{}", shown.rules);
+    assert_eq!(shown.elements.now, 1);
+    assert!(passes(&next));
+    fuzz_saved(&text);
+}

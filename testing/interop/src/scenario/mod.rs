@@ -98,6 +98,8 @@ const SCENARIOS: &[(&str, &[Roles], ScenarioFn)] = &[
     ("upgrade/traffic-tcp", ADIT_SERVER, upgrade::traffic_tcp),
     ("upgrade/several-workers", ADIT_SERVES, upgrade::several_workers),
     ("upgrade/filter", ADIT_SERVES, upgrade::filtered),
+    ("upgrade/filter-counters-and-elements", ADIT_SERVES, upgrade::filter_state),
+    ("upgrade/few-open-files", ADIT_SERVES, upgrade::few_open_files),
     ("upgrade/token", ADIT_SERVES, upgrade::token),
     ("upgrade/openvpn-udp", ADIT_SERVER, upgrade::openvpn_udp),
     ("upgrade/openvpn-tcp", ADIT_SERVES, upgrade::openvpn_tcp),

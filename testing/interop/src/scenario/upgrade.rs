@@ -12,7 +12,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use adit_linux::{descriptors, notify};
+use adit_linux::{descriptors, fd_store, notify};
 use nix::sys::signal::Signal;
 
 use super::{Scenario, ping_until};
@@ -48,9 +48,22 @@ const RULES: &str = "table inet vpn {
 }
 ";
 
+/// Rules whose first counter counts only datagrams to the discard port, with a set that changes.
+const COUNTING_RULES: &str = "table inet vpn {
+    set banned { type ipv4_addr; flags timeout; }
+    chain forward {
+        type filter hook forward priority 0; policy accept;
+        udp dport 9 counter drop
+        ip saddr @banned drop
+    }
+}
+";
+
 /// The service manager's part of sd_notify that keeps descriptors.
 struct Manager {
     path: PathBuf,
+    /// The limit of open files of the programs that it starts.
+    open_files: Option<u64>,
     stored: Arc<Mutex<BTreeMap<String, OwnedFd>>>,
 }
 
@@ -77,7 +90,7 @@ impl Manager {
                 }
             }
         });
-        Ok(Self { path, stored })
+        Ok(Self { path, open_files: None, stored })
     }
 
     /// Creates a command that runs a program with what is stored.
@@ -88,8 +101,9 @@ impl Manager {
             names.push(name.clone());
             copies.push(fd.try_clone()?);
         }
+        let limit = self.open_files.map(|most| format!("ulimit -n {most}; ")).unwrap_or_default();
         let set = format!(
-            "NOTIFY_SOCKET={} LISTEN_FDS={} LISTEN_FDNAMES={} LISTEN_PID=$$ exec \"$@\"",
+            "{limit}NOTIFY_SOCKET={} LISTEN_FDS={} LISTEN_FDNAMES={} LISTEN_PID=$$ exec \"$@\"",
             self.path.display(),
             names.len(),
             names.join(":"),
@@ -283,6 +297,73 @@ pub(super) fn several_workers(scenario: &Scenario<'_>) -> Result<String> {
 pub(super) fn filtered(scenario: &Scenario<'_>) -> Result<String> {
     let setting = format!("filter = \"{}/rules.nft\"", scenario.folder().join("vpn").display());
     under_traffic(scenario, "udp/1194", &setting, "connections of the former process continue")
+}
+
+/// An upgrade with a filter whose counters go on, and to whose set an element was added.
+pub(super) fn filter_state(scenario: &Scenario<'_>) -> Result<String> {
+    let mut upgrade = Upgrade::prepare(scenario, "udp/1194", 1)?;
+    let rules = Path::new(&upgrade.vpn).join("rules.nft");
+    upgrade.set(&format!("filter = \"{}\"", rules.display()))?;
+    fs::write(&rules, COUNTING_RULES)?;
+    let mut server = upgrade.serve("server 1")?;
+    upgrade.dial(&[])?;
+    upgrade.all_connected(1, &server)?;
+    let first = upgrade.star.clients.first().ok_or("a client")?;
+    let datagram = ["-c", "exec 3<>/dev/udp/10.88.0.1/9; printf x >&3"];
+    first.run("bash", &datagram)?;
+    upgrade.ask(&["filter", "element", "add", "banned", "192.0.2.200 timeout 1h"])?;
+    let shows = |counter: &str| -> Result<bool> {
+        let shown = upgrade.ask(&["filter", "show"])?;
+        Ok(shown.contains(counter)
+            && shown.contains("192.0.2.200 timeout 1h expires 5")
+            && !shown.contains("expires 1h"))
+    };
+    const ONE: &str = "udp dport 9 counter packets 1 bytes 29 drop";
+    until("the datagram is counted", SETUP_LIMIT, || shows(ONE))
+        .map_err(|e| server.failure(&e.0))?;
+    for next in ["server 2", "server 3"] {
+        server = upgrade.replace(server, next)?;
+        server.wait_for("1 added elements of the former process remain", SETUP_LIMIT)?;
+        upgrade.all_connected(1, &server)?;
+        let shown = upgrade.ask(&["filter", "show"])?;
+        ensure(shows(ONE)?, || server.failure(&shown).0)?;
+    }
+    first.run("bash", &datagram)?;
+    let two = "udp dport 9 counter packets 2 bytes 58 drop";
+    until("the next is counted, too", SETUP_LIMIT, || shows(two))
+        .map_err(|e| server.failure(&e.0))?;
+    server.stop()?;
+    Ok("two upgrades".into())
+}
+
+/// An upgrade to a process whose limit of open files has room for two of three sessions over TCP: the third client has to
+/// connect again, and the others notice nothing.
+pub(super) fn few_open_files(scenario: &Scenario<'_>) -> Result<String> {
+    let mut upgrade = Upgrade::prepare(scenario, "tcp/1194", 3)?;
+    let room = u64::try_from(fd_store::RESERVED).unwrap_or_default() + 2;
+    upgrade.manager.open_files = Some(room);
+    let server = upgrade.serve("server 1")?;
+    upgrade.dial(&[])?;
+    upgrade.all_connected(1, &server)?;
+    upgrade.ask(&["server", "hand-over"]).map_err(|e| server.failure(&e.0))?;
+    let mut former = server;
+    former.wait_for("1 sessions over TCP end, and their clients connect again", SETUP_LIMIT)?;
+    ensure(former.wait_exit(SETUP_LIMIT)?.success(), || former.failure("it failed").0)?;
+    let mut server = upgrade.serve("server 2")?;
+    server.wait_for("2 sessions of the former process continue", SETUP_LIMIT)?;
+    let times = |upgrade: &Upgrade<'_>| -> Vec<usize> {
+        let mut times: Vec<usize> = upgrade.clients.iter().map(|one| one.count(READY)).collect();
+        times.sort_unstable();
+        times
+    };
+    until("the third is back", SETUP_LIMIT, || Ok(times(&upgrade) == [1, 1, 2]))
+        .map_err(|e| server.failure(&e.0))?;
+    for namespace in &upgrade.star.clients {
+        ping_until(namespace, SERVER, SETUP_LIMIT).map_err(|e| server.failure(&e.0))?;
+    }
+    ensure(times(&upgrade) == [1, 1, 2], || server.failure("more have connected again").0)?;
+    server.stop()?;
+    Ok("two sessions continue, and one begins again".into())
 }
 
 /// An upgrade with a user whose password includes a code that is valid once: in the next process the token that the client got

@@ -114,14 +114,22 @@ impl ServerEngine {
                 .all(|client| client.connected().is_none() || client.control_channel.is_quiet())
     }
 
-    /// Removes the sessions that another process can continue, and returns them. Their peers remain in the data plane,
-    /// and must not send anything from now on.
-    pub fn save(&mut self) -> SavedServer {
-        let mut peers: Vec<PeerId> = self.clients.keys().copied().collect();
-        peers.sort();
-        let mut sessions = Vec::new();
-        for peer in peers {
+    /// Removes the sessions that another process can continue, and returns them, the oldest first. Their peers remain in the
+    /// data plane, and must not send anything from now on. Of the sessions over streams, only the oldest `streams` are
+    /// removed; see [`Self::stream_sessions`].
+    pub fn save(&mut self, streams: usize) -> SavedServer {
+        let clients = self.clients.iter();
+        let mut peers: Vec<_> = clients
+            .map(|(peer, client)| (client.number, *peer, client.control_channel.link))
+            .collect();
+        peers.sort_unstable_by_key(|(number, peer, _)| (*number, *peer));
+        let (mut sessions, mut room) = (Vec::new(), streams);
+        for (_, peer, link) in peers {
+            if link.is_stream() && room == 0 {
+                continue;
+            }
             if let Some(saved) = self.clients.get_mut(&peer).and_then(|client| saved(client)) {
+                room = room.saturating_sub(usize::from(link.is_stream()));
                 if let Some(at) = self.clients.remove(&peer).and_then(|client| client.scheduled) {
                     self.timers.remove(&(at, peer));
                 }
@@ -134,6 +142,13 @@ impl ServerEngine {
             cookies: SecretBytes::of(self.responder.cookie_secret().as_slice()),
             sessions,
         }
+    }
+
+    /// Returns the number of sessions over streams, without those that were saved.
+    pub fn stream_sessions(&self) -> usize {
+        let streams =
+            self.clients.values().filter(|client| client.control_channel.link.is_stream());
+        streams.filter(|client| client.connected().is_some()).count()
     }
 
     /// Continues the sessions of another process. The data plane must get their keys from the same process, after it
