@@ -103,7 +103,7 @@ pub struct DataKey {
 
 impl fmt::Display for DataKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ChaCha20-Poly1305")
+        self.session.send.cipher().fmt(f)
     }
 }
 

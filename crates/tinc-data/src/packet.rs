@@ -43,7 +43,7 @@ pub fn is_ip(text: &[u8]) -> bool {
 }
 
 /// Seals an IP packet, or a record that begins with its type, into the start of `out`. Returns the length of the datagram, or `None` if `out` is too
-/// short.
+/// short or the cryptographic library fails.
 #[inline]
 pub fn seal(ids: &Ids, key: &Key, seqno: u32, text: &[u8], out: &mut [u8]) -> Option<usize> {
     let start = usize::from(is_ip(text));
@@ -57,7 +57,7 @@ pub fn seal(ids: &Ids, key: &Key, seqno: u32, text: &[u8], out: &mut [u8]) -> Op
     let (kind, data) = record.split_at_mut_checked(start)?;
     kind.fill(PACKET);
     data.copy_from_slice(text);
-    *tag = key.seal(seqno, record);
+    *tag = key.seal(seqno, record).ok()?;
     Some(len)
 }
 
@@ -95,13 +95,16 @@ pub fn text(record: &mut [u8]) -> Option<&mut [u8]> {
 
 #[cfg(test)]
 mod tests {
+    use adit_tinc::aead::Cipher;
+
     use super::*;
     use proptest::prelude::*;
 
     #[test]
     fn a_packet_is_that_of_the_specification() {
         // The vector of the AEAD in section 20: key 00 to 1f, number 2, the record `00 "hello"`, here as a message.
-        let key = Key::new(std::array::from_fn(|at| at as u8));
+        let bytes = std::array::from_fn(|at| at as u8);
+        let key = Key::new(Cipher::ChaCha20Poly1305, bytes).unwrap();
         let mut out = [0; 64];
         let ids = Ids::from_source(NodeId([1, 2, 3, 4, 5, 6]));
         let len = seal(&ids, &key, 2, b"\0hello", &mut out).unwrap();
@@ -119,7 +122,8 @@ mod tests {
 
     #[test]
     fn a_buffer_that_is_too_short_is_refused() {
-        let (ids, key) = (Ids::from_source(NodeId([1; 6])), Key::new([7; 32]));
+        let key = Key::new(Cipher::Aes256Gcm, [7; 32]).unwrap();
+        let ids = Ids::from_source(NodeId([1; 6]));
         for (text, len) in [(&[0x45_u8; 20][..], 20 + OVERHEAD), (&[4; 20], 20 + OVERHEAD - 1)] {
             assert_eq!(seal(&ids, &key, 1, text, &mut vec![0; len - 1]), None);
             assert_eq!(seal(&ids, &key, 1, text, &mut vec![0; len]), Some(len));

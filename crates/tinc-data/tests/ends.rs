@@ -6,7 +6,7 @@ use adit_engine::command::{Float, KeySlot};
 use adit_engine::{Instant, Link, Notice, PeerId, Random, SocketId};
 use adit_tinc::keys::PrivateKey;
 use adit_tinc::name::NodeId;
-use adit_tinc::sptps::{Datagram, Params, Role, WindowSize, data_label};
+use adit_tinc::sptps::{CipherChoice, Datagram, Params, Role, WindowSize, data_label};
 use adit_tinc_data::packet::OVERHEAD;
 use adit_tinc_data::{Command, DataKey, LoopbackPlane, PeerSpec, Upcalls};
 use adit_wire::{Gso, VnetHeader};
@@ -31,7 +31,13 @@ fn link(host: u8) -> Link {
 fn sessions(random: &mut Random) -> (Datagram, Datagram) {
     let params = |role, own: u8, other: u8| {
         let key = |seed: u8| std::sync::Arc::new(PrivateKey::from_seed(&[seed; 32]));
-        Params { role, key: key(own), peer: key(other).public(), label: data_label("alice", "bob") }
+        Params {
+            role,
+            key: key(own),
+            peer: key(other).public(),
+            label: data_label("alice", "bob"),
+            cipher: CipherChoice::default(),
+        }
     };
     let window = WindowSize::DEFAULT;
     let (mut alice, kex) = Datagram::start(params(Role::Initiator, 1, 2), window, random);

@@ -9,7 +9,7 @@ use adit_engine::command::{Float, KeySlot};
 use adit_engine::{Instant, Link, PeerId, Random, SocketId};
 use adit_tinc::keys::PrivateKey;
 use adit_tinc::name::NodeId;
-use adit_tinc::sptps::{Datagram, Params, Role, WindowSize, data_label};
+use adit_tinc::sptps::{CipherChoice, Datagram, Params, Role, WindowSize, data_label};
 use adit_tinc_data::{Command, DataKey, LoopbackPlane, PeerSpec, packet};
 
 #[cfg(fuzzing)]
@@ -33,7 +33,7 @@ fn params(role: Role) -> Params {
         Role::Responder => (2, 1),
     };
     let key = |seed: u8| Arc::new(PrivateKey::from_seed(&[seed; 32]));
-    Params { role, key: key(one), peer: key(other).public(), label: data_label("alice", "bob") }
+    Params { role, key: key(one), peer: key(other).public(), label: data_label("alice", "bob"), cipher: CipherChoice::default() }
 }
 
 fn link() -> Link {

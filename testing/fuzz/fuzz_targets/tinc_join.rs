@@ -9,7 +9,7 @@ use adit_engine::{Instant, Random};
 use adit_tinc::invitation::{Cookie, Url};
 use adit_tinc::join::{Claim, Inviter, InviterEvent, Joiner, JoinerEvent};
 use adit_tinc::keys::PrivateKey;
-use adit_tinc::sptps::{INVITATION_LABEL, Params, Role, Stream};
+use adit_tinc::sptps::{CipherChoice, INVITATION_LABEL, Params, Role, Stream};
 
 #[cfg(fuzzing)]
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| run(bytes));
@@ -73,7 +73,7 @@ fn inviter(mut bytes: &[u8]) {
     let mut ends = greeting.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
     let start = ends.nth(1).unwrap().0 + 1;
     let label = INVITATION_LABEL.to_vec();
-    let params = Params { role: Role::Initiator, key: key(4), peer: key(3).public(), label };
+    let params = Params { role: Role::Initiator, key: key(4), peer: key(3).public(), label, cipher: CipherChoice::default() };
     let mut session = Stream::start(params, &mut random, &mut out);
     session.receive(&mut &greeting[start..], &mut random, &mut out).unwrap();
     let mut answer = Vec::new();
@@ -115,7 +115,7 @@ fn file(bytes: &[u8]) {
     to_inviter.clear();
     to_joiner.extend_from_slice(format!("0 bob 17.7\n4 {}\n", key(3).public()).as_bytes());
     let label = INVITATION_LABEL.to_vec();
-    let params = Params { role: Role::Responder, key: key(3), peer: joining, label };
+    let params = Params { role: Role::Responder, key: key(3), peer: joining, label, cipher: CipherChoice::default() };
     let mut session = Stream::start(params, &mut random, &mut to_joiner);
     assert_eq!(joiner.receive(NOW, &mut &to_joiner[..], &mut random, &mut to_inviter), Ok(None));
     to_joiner.clear();

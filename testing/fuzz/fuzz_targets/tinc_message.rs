@@ -37,7 +37,7 @@ pub fn run(bytes: &[u8]) {
 fn decode(request: &KeyRequest) {
     let shown = |token: &Token| assert!(token.to_string().is_ascii());
     match request {
-        KeyRequest::Session(token) | KeyRequest::Datagram(token) => {
+        KeyRequest::Session { record: token, .. } | KeyRequest::Datagram(token) => {
             shown(token);
             let _ = decode_record(token);
         }

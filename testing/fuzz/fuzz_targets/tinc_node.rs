@@ -13,7 +13,7 @@ use adit_tinc::config::{HostConfig, ServerConfig};
 use adit_tinc::keys::PrivateKey;
 use adit_tinc::name::NodeName;
 use adit_tinc::node::{ConnectionId, Node, NodeConfig, Output};
-use adit_tinc::sptps::{
+use adit_tinc::sptps::{CipherChoice, 
     Datagram, Params, Received, Role, Stream, WindowSize, data_label, meta_label,
 };
 
@@ -83,7 +83,7 @@ impl Pair {
         let id = node.accept(now, SocketAddr::from(BOB), local).unwrap();
         node.receive(now, id, b"0 bob 17.7\n");
         let params =
-            |label| Params { role: Role::Initiator, key: key(2), peer: key(1).public(), label };
+            |label| Params { role: Role::Initiator, key: key(2), peer: key(1).public(), label, cipher: CipherChoice::default() };
         let mut kex = Vec::new();
         let stream = Stream::start(params(meta_label("bob", "alice")), &mut random, &mut kex);
         let (session, first) =

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use adit_engine::Random;
 use adit_tinc::keys::PrivateKey;
-use adit_tinc::sptps::{Datagram, Params, Received, Role, Stream, WindowSize, data_label};
+use adit_tinc::sptps::{CipherChoice, Datagram, Params, Received, Role, Stream, WindowSize, data_label};
 
 #[cfg(fuzzing)]
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| run(bytes));
@@ -27,7 +27,7 @@ fn params(role: Role) -> Params {
         Role::Responder => (2, 1),
     };
     let key = |seed: u8| Arc::new(PrivateKey::from_seed(&[seed; 32]));
-    Params { role, key: key(one), peer: key(other).public(), label: data_label("alice", "bob") }
+    Params { role, key: key(one), peer: key(other).public(), label: data_label("alice", "bob"), cipher: CipherChoice::default() }
 }
 
 fn stream(bytes: &[u8], established: bool) {

@@ -1,5 +1,6 @@
 //! A host file: what the other nodes know of a node.
 
+use crate::aead::Cipher;
 use crate::config::values::{host_and_port, number, yes_or_no};
 use crate::config::{ConfigError, Entries, Reason, Warning};
 use crate::keys::{KeyError, PublicKey};
@@ -42,6 +43,9 @@ pub struct HostConfig {
     pub clamp_mss: Option<bool>,
     /// The compression that the node wants to receive: 0 for none. adit sends and receives none, which is always valid.
     pub compression: u8,
+    /// The cipher of the sessions with the node, on which its configuration must agree; by default ChaCha20-Poly1305 for the connection with a
+    /// neighbour, and for packets AES-256-GCM if both nodes offer it.
+    pub cipher: Option<Cipher>,
     /// The weight of an edge to the node; by default what its connection took to start, in milliseconds.
     pub weight: Option<i32>,
 }
@@ -60,6 +64,7 @@ impl Default for HostConfig {
             pmtu_discovery: None,
             clamp_mss: None,
             compression: 0,
+            cipher: None,
             weight: None,
         }
     }
@@ -110,11 +115,23 @@ impl HostConfig {
             }
             "PMTUDiscovery" => self.pmtu_discovery = Some(yes_or_no(value)?),
             "Port" => self.port = number(value, 0..=u16::MAX, "a port from 0 to 65535")?,
+            "SPTPSCipher" => self.cipher = Some(cipher(value)?),
             "Subnet" => self.subnets.push(Subnet::from_config(value)?),
             "TCPOnly" => self.tcp_only = yes_or_no(value)?,
             "Weight" => self.weight = Some(number(value, i32::MIN..=i32::MAX, "a number")?),
             _ => {}
         }
         Ok(())
+    }
+}
+
+fn cipher(value: &str) -> Result<Cipher, Reason> {
+    match value {
+        "aes-256-gcm" => Ok(Cipher::Aes256Gcm),
+        "chacha20-poly1305" => Ok(Cipher::ChaCha20Poly1305),
+        other => Err(Reason::Value {
+            value: other.to_owned(),
+            allowed: "aes-256-gcm or chacha20-poly1305",
+        }),
     }
 }

@@ -205,6 +205,16 @@ fn a_variable_without_effect_warns_and_a_dangerous_one_is_refused() {
         ]
     );
     assert_eq!(
+        server_error("SPTPSCipher = aes-128-gcm"),
+        "tinc.conf:1: SPTPSCipher: 'aes-128-gcm' is not supported: write aes-256-gcm or chacha20-poly1305"
+    );
+    for (value, cipher) in
+        [("aes-256-gcm", Cipher::Aes256Gcm), ("chacha20-poly1305", Cipher::ChaCha20Poly1305)]
+    {
+        let (bob, _) = host(&format!("SPTPSCipher = {value}\n")).unwrap();
+        assert_eq!(bob.cipher, Some(cipher));
+    }
+    assert_eq!(
         server_error("SPTPSKex = x25519-mlkem768"),
         "tinc.conf:1: SPTPSKex: not supported: adit supports only tinc's own key exchange: remove the line"
     );

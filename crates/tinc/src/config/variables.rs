@@ -140,7 +140,7 @@ pub const VARIABLES: &[Variable] = &[
     server("Sandbox").ignored(LOCAL),
     server("ScriptsExtension").ignored("scripts are found by their own names"),
     server("ScriptsInterpreter").refused("name the interpreter in the first line of each script"),
-    both("SPTPSCipher").refused("adit agrees on the cipher with each peer: remove the line"),
+    both("SPTPSCipher"),
     both("SPTPSKex").refused("adit supports only tinc's own key exchange: remove the line"),
     server("StrictSubnets").safe(),
     host("Subnet").many().safe(),

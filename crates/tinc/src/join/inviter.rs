@@ -11,7 +11,7 @@ use crate::invitation::{Cookie, FileError, MAX_FILE};
 use crate::keys::{PrivateKey, PublicKey};
 use crate::meta::Id;
 use crate::name::NodeName;
-use crate::sptps::{Event, INVITATION_LABEL, Params, Received, Role, Stream};
+use crate::sptps::{CipherChoice, Event, INVITATION_LABEL, Params, Received, Role, Stream};
 
 /// The reason why an inviter ends the exchange. The joining node only sees the connection end.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -112,7 +112,13 @@ impl Inviter {
         Id::of(own.clone()).write(out);
         out.extend_from_slice(format!("{KEY_LINE} {public}\n").as_bytes());
         let label = INVITATION_LABEL.to_vec();
-        let params = Params { role: Role::Responder, key, peer: joining, label };
+        let params = Params {
+            role: Role::Responder,
+            key,
+            peer: joining,
+            label,
+            cipher: CipherChoice::default(),
+        };
         let session = Stream::start(params, random, out);
         Self { key: public, session, state: State::Handshake }
     }

@@ -10,7 +10,7 @@ use crate::invitation::{Accepted, FileError, MAX_FILE, Url};
 use crate::keys::{PrivateKey, PublicKey};
 use crate::meta::{Id, Identity, Lines, MAJOR};
 use crate::name::NodeName;
-use crate::sptps::{Event, INVITATION_LABEL, Params, Received, Role, Stream};
+use crate::sptps::{CipherChoice, Event, INVITATION_LABEL, Params, Received, Role, Stream};
 
 /// The time within which the inviter must send something.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -235,6 +235,7 @@ impl Joiner {
             key: self.key.clone(),
             peer: key,
             label: INVITATION_LABEL.to_vec(),
+            cipher: CipherChoice::default(),
         };
         self.session = Some(Stream::start(params, random, out));
         self.phase = Phase::Session;

@@ -11,7 +11,7 @@ use crate::invitation::{Accepted, Cookie, FileError, MAX_FILE, Offer, Url};
 use crate::keys::PrivateKey;
 use crate::meta::{Id, Identity};
 use crate::name::NodeName;
-use crate::sptps::{self, INVITATION_LABEL, Params, Received, Role, Stream};
+use crate::sptps::{self, CipherChoice, INVITATION_LABEL, Params, Received, Role, Stream};
 use crate::testing::{alice, bob};
 
 const NOW: Instant = Instant::from_nanos(1_000_000_000_000);
@@ -352,6 +352,7 @@ fn rogue(
         key: alice(),
         peer: invitation_key().public(),
         label: INVITATION_LABEL.to_vec(),
+        cipher: CipherChoice::default(),
     };
     let mut session = Stream::start(params, &mut random, &mut out);
     session.receive(&mut &greeting[start..], &mut random, &mut out).unwrap();

@@ -93,6 +93,11 @@ impl<'a> Fields<'a> {
         Ok(AddressToken { host: self.token("address")?, port: self.token("port")? })
     }
 
+    /// Returns whether one of the remaining words is this one.
+    pub(super) fn any_is(&self, wanted: &[u8]) -> bool {
+        self.rest.split(u8::is_ascii_whitespace).any(|word| word == wanted)
+    }
+
     /// Reads a length, which tinc stores in 16 bits with a sign.
     pub(super) fn length(&mut self, range: RangeInclusive<usize>) -> Result<u16, MessageError> {
         let length: Option<i16> = parse(self.word()?);

@@ -80,8 +80,13 @@ pub struct EdgeInfo {
 /// A request in REQ_KEY that concerns the two nodes alone. Texts are decoded only by the node that they are for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyRequest {
-    /// Starts a session: its first handshake record, in base64.
-    Session(Token),
+    /// Starts a session.
+    Session {
+        /// Its first handshake record, in base64.
+        record: Token,
+        /// The node offers AES-256-GCM.
+        offers_aes: bool,
+    },
     /// Asks for the public key.
     AskPublicKey,
     /// Answers with the public key.
@@ -130,6 +135,8 @@ pub enum Message {
         to: NodeName,
         /// A handshake record, in base64.
         key: Token,
+        /// The node offers AES-256-GCM.
+        offers_aes: bool,
         /// The compression that the first node wants to receive.
         compression: i32,
         /// Where a node on the way sees the first one.
@@ -162,6 +169,17 @@ const ANS_PUBKEY: u32 = 20;
 const SPTPS_PACKET: u32 = 21;
 const UDP_INFO: u32 = 22;
 const MTU_INFO: u32 = 23;
+
+/// The word of a REQ_KEY that offers AES-256-GCM. It follows the record, where tinc reads nothing. A node on the way may add the words of an address
+/// before or after it, and cannot take it for one.
+const OFFER: &[u8] = b"aes-256-gcm";
+
+/// The cipher in an ANS_KEY that offers AES-256-GCM: its number in OpenSSL, by which tinc names the ciphers of tinc 1.0. A word at the end of the line
+/// would take the place of the address that a node on the way adds. Nodes of tinc 1.1 write -1 here, and do not read it.
+const OFFERED_CIPHER: i32 = 901;
+
+/// The cipher in an ANS_KEY of tinc 1.1.
+const NO_CIPHER: i32 = -1;
 
 impl Message {
     /// Reads a line, with or without its newline.
@@ -228,7 +246,10 @@ impl Message {
             None
         } else {
             Some(match fields.unsigned("request")? {
-                REQ_KEY => KeyRequest::Session(fields.token("record")?),
+                REQ_KEY => KeyRequest::Session {
+                    record: fields.token("record")?,
+                    offers_aes: fields.any_is(OFFER),
+                },
                 REQ_PUBKEY => KeyRequest::AskPublicKey,
                 ANS_PUBKEY => KeyRequest::PublicKey(fields.token("key")?),
                 SPTPS_PACKET => KeyRequest::Datagram(fields.token("datagram")?),
@@ -241,13 +262,14 @@ impl Message {
     fn parse_answer(fields: &mut Fields<'_>) -> Result<Self, MessageError> {
         let (from, to) = (fields.name()?, fields.name()?);
         let key = fields.token("key")?;
-        // The cipher, digest and length of the MAC belong to tinc 1.0's sessions.
-        for name in ["cipher", "digest", "MAC length"] {
+        let offers_aes = fields.number("cipher")? == OFFERED_CIPHER;
+        // The digest and length of the MAC belong to tinc 1.0's sessions.
+        for name in ["digest", "MAC length"] {
             let _: i32 = fields.number(name)?;
         }
         let compression = fields.number("compression")?;
         let reflexive = if fields.is_empty() { None } else { fields.address().ok() };
-        Ok(Self::AnsKey { from, to, key, compression, reflexive })
+        Ok(Self::AnsKey { from, to, key, offers_aes, compression, reflexive })
     }
 
     /// Returns whether the message is flooded: passed on to all neighbours but the one that it came from.
@@ -312,8 +334,11 @@ impl Message {
                 line.number(REQ_KEY).text(from).text(to);
                 match request {
                     None => {}
-                    Some(KeyRequest::Session(record)) => {
+                    Some(KeyRequest::Session { record, offers_aes }) => {
                         line.text(REQ_KEY).token(record);
+                        if *offers_aes {
+                            line.word(OFFER);
+                        }
                     }
                     Some(KeyRequest::AskPublicKey) => {
                         line.text(REQ_PUBKEY);
@@ -329,8 +354,9 @@ impl Message {
                     }
                 }
             }
-            Self::AnsKey { from, to, key, compression, reflexive } => {
-                line.number(ANS_KEY).text(from).text(to).token(key).text("-1 -1 -1");
+            Self::AnsKey { from, to, key, offers_aes, compression, reflexive } => {
+                let cipher = if *offers_aes { OFFERED_CIPHER } else { NO_CIPHER };
+                line.number(ANS_KEY).text(from).text(to).token(key).text(cipher).text("-1 -1");
                 line.text(*compression);
                 if let Some(address) = reflexive {
                     line.address(address);
@@ -390,8 +416,12 @@ impl Line<'_> {
     }
 
     fn token(&mut self, token: &Token) -> &mut Self {
+        self.word(token.as_bytes())
+    }
+
+    fn word(&mut self, word: &[u8]) -> &mut Self {
         self.0.push(b' ');
-        self.0.extend_from_slice(token.as_bytes());
+        self.0.extend_from_slice(word);
         self
     }
 

@@ -41,6 +41,7 @@ fn lines() -> Vec<(String, Message)> {
         from: b(),
         to: a(),
         key: token("AAAA"),
+        offers_aes: false,
         compression: 0,
         reflexive,
     };
@@ -73,7 +74,25 @@ fn lines() -> Vec<(String, Message)> {
     ];
     let mut rows: Vec<(String, Message)> =
         rows.into_iter().map(|(line, message)| (line.to_owned(), message)).collect();
-    rows.push((format!("15 alice bob 15 {kex}"), request(Some(KeyRequest::Session(token(kex))))));
+    rows.push((
+        format!("15 alice bob 15 {kex}"),
+        request(Some(KeyRequest::Session { record: token(kex), offers_aes: false })),
+    ));
+    rows.push((
+        format!("15 alice bob 15 {kex} aes-256-gcm"),
+        request(Some(KeyRequest::Session { record: token(kex), offers_aes: true })),
+    ));
+    let offer = |reflexive| match answer(reflexive) {
+        Message::AnsKey { from, to, key, compression, reflexive, .. } => {
+            Message::AnsKey { from, to, key, offers_aes: true, compression, reflexive }
+        }
+        other => other,
+    };
+    rows.push(("16 bob alice AAAA 901 -1 -1 0".to_owned(), offer(None)));
+    rows.push((
+        "16 bob alice AAAA 901 -1 -1 0 192.0.2.1 700".to_owned(),
+        offer(Some(address("192.0.2.1", "700"))),
+    ));
     rows.push((
         format!("15 alice bob 20 {key}"),
         request(Some(KeyRequest::PublicKey(token(&key)))),
@@ -105,6 +124,33 @@ fn every_line_of_the_specification_is_read_and_written() {
     }
 }
 
+/// A node on the way may add the words of an address, and other implementations other words.
+#[test]
+fn an_offer_is_found_among_other_words() {
+    for (words, offered) in [
+        ("aes-256-gcm", true),
+        ("192.0.2.1 655 aes-256-gcm", true),
+        ("aes-256-gcm 192.0.2.1 655", true),
+        ("x aes-256-gcm y z", true),
+        ("192.0.2.1 655", false),
+        ("aes-256-gcm2 xaes-256-gcm AES-256-GCM", false),
+        ("", false),
+    ] {
+        match parse(&format!("15 alice bob 15 AAAA {words}")) {
+            Ok(Message::ReqKey(_, _, Some(KeyRequest::Session { offers_aes, .. }))) => {
+                assert_eq!(offers_aes, offered, "{words}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    for (line, offered) in [("901 1 1 0 a b", true), ("-1 901 901 901 901 901", false)] {
+        match parse(&format!("16 bob alice AAAA {line}")) {
+            Ok(Message::AnsKey { offers_aes, .. }) => assert_eq!(offers_aes, offered, "{line}"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
 #[test]
 fn a_line_without_one_of_its_words_is_refused() {
     for (line, message) in lines() {
@@ -113,6 +159,9 @@ fn a_line_without_one_of_its_words_is_refused() {
         match parse(short) {
             Ok(Message::AnsKey { reflexive: None, .. }) => assert!(line.contains("700")),
             Ok(Message::ReqKey(_, _, None)) => assert_eq!(line, "15 alice bob 19"),
+            Ok(Message::ReqKey(_, _, Some(KeyRequest::Session { offers_aes: false, .. }))) => {
+                assert!(line.ends_with(" aes-256-gcm"));
+            }
             outcome => assert!(outcome.is_err(), "{short}: {outcome:?}, {message:?}"),
         }
     }
@@ -162,7 +211,7 @@ fn the_texts_of_a_request_are_those_of_the_vectors() {
     let first = include_str!("../sptps/vectors/datagram.txt").lines().next().unwrap();
     let record = hex(first.strip_prefix("alice ").unwrap());
     let session = lines().into_iter().find_map(|(_, message)| match message {
-        Message::ReqKey(_, _, Some(KeyRequest::Session(record))) => Some(record),
+        Message::ReqKey(_, _, Some(KeyRequest::Session { record, .. })) => Some(record),
         _ => None,
     });
     assert_eq!(decode_record(&session.unwrap()).unwrap().as_slice(), record);

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use adit_engine::{Instant, Rate};
 
+use super::requests::Answer;
 use super::{
     CloseReason, ConnectionId, Event, MAX_CONNECTIONS, MAX_QUEUE, MAX_UNAUTHENTICATED, Node,
     Output, after, canonical, count,
@@ -342,8 +343,9 @@ impl Node {
             Message::ReqKey(from, to, request) => {
                 self.key_requested(node, line, &from, &to, request);
             }
-            Message::AnsKey { from, to, key, reflexive, .. } => {
-                self.key_answered(line, &from, &to, &key, reflexive);
+            Message::AnsKey { from, to, key, offers_aes, reflexive, .. } => {
+                let answer = Answer { key, offers_aes, reflexive };
+                self.key_answered(line, &from, &to, answer);
             }
             Message::UdpInfo(from, to, address) => self.udp_info(&from, &to, &address),
             Message::MtuInfo(from, to, mtu) => self.mtu_info(&from, &to, mtu),

@@ -7,6 +7,7 @@ use adit_engine::Instant;
 
 use super::connections::State;
 use super::{CloseReason, ConnectionId, Node};
+use crate::aead::Cipher;
 use crate::meta::{Message, Options};
 use crate::name::{NodeId, NodeName};
 use crate::subnet::Subnet;
@@ -34,6 +35,8 @@ pub struct NodeInfo {
     pub distance: Option<u32>,
     /// Whether there is a session with it.
     pub session: bool,
+    /// The cipher of the session.
+    pub cipher: Option<Cipher>,
     /// Whether datagrams pass.
     pub udp_confirmed: bool,
     /// The length of packets for it, bytes; and of those proven and believed to pass by UDP.
@@ -82,6 +85,10 @@ impl Node {
             via: route.map(|route| route.via.clone()),
             distance: route.map(|route| route.distance),
             session: peer.is_some_and(super::peer::Peer::is_established),
+            cipher: peer
+                .and_then(|peer| peer.session.as_ref())
+                .filter(|session| session.sptps.is_established())
+                .and_then(|session| session.sptps.cipher()),
             udp_confirmed: peer.is_some_and(|peer| peer.udp.confirmed),
             mtu: peer.map_or((0, 0, 0), |peer| (peer.mtu.mtu, peer.mtu.min, peer.mtu.max)),
             round_trip: peer.and_then(|peer| peer.udp.round_trip),

@@ -8,7 +8,7 @@ use crate::config::HostConfig;
 use crate::legacy::check_version;
 use crate::meta::{AddressToken, EdgeInfo, Id, Identity, Message, Options, Token};
 use crate::name::NodeName;
-use crate::sptps::{Params, Role, Stream, meta_label};
+use crate::sptps::{CipherChoice, Params, Role, Stream, meta_label};
 
 impl Node {
     /// Checks the peer's identification, and starts the session.
@@ -52,7 +52,9 @@ impl Node {
             (Role::Responder, meta_label(name.as_str(), self.own.as_str()))
         };
         let options = own_options(&self.config.own, host);
-        let params = Params { role, key: self.key.clone(), peer: key, label };
+        let cipher = host.cipher.or(self.config.own.cipher).unwrap_or_default();
+        let cipher = CipherChoice::Fixed(cipher);
+        let params = Params { role, key: self.key.clone(), peer: key, label, cipher };
         let stream = Stream::start(params, &mut self.random, &mut connection.out);
         let meta = Meta { node: name, stream, next: Next::Message, options, weight: 0 };
         connection.state = State::Handshake(meta);

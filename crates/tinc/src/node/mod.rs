@@ -124,6 +124,8 @@ pub struct NodeCounters {
     pub refused_packets: u64,
     /// Handshake records that were refused.
     pub refused_handshakes: u64,
+    /// Handshakes that failed because a node on the way removed the offer of AES-256-GCM.
+    pub removed_offers: u64,
     /// Announcements that contradict this node's own state.
     pub contradictions: u64,
 }

@@ -184,6 +184,13 @@ pub enum Event {
     KeysRenewed(NodeName),
     /// A session failed, and starts again.
     SessionRestarted(NodeName),
+    /// The handshake of a session failed for a reason that does not pass with time. Reported at most once in ten seconds for each node.
+    HandshakeFailed {
+        /// The node.
+        node: NodeName,
+        /// The reason.
+        error: sptps::Error,
+    },
     /// Datagrams reach a node, and it this one.
     UdpConfirmed {
         /// The node.

@@ -20,6 +20,8 @@ pub(super) struct Peer {
     pub(super) session: Option<DataSession>,
     /// When this node last asked for a session or a key.
     pub(super) asked: Option<Instant>,
+    /// When the failure of a handshake with it was last reported.
+    pub(super) reported: Option<Instant>,
     pub(super) udp: UdpPath,
     pub(super) mtu: PathMtu,
     /// The packets that wait for the end of a rekey.
@@ -90,6 +92,7 @@ impl Peer {
             id: name.id(),
             session: None,
             asked: None,
+            reported: None,
             udp,
             mtu: PathMtu::new(bound, now),
             held: VecDeque::new(),

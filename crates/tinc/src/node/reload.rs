@@ -7,6 +7,7 @@ use adit_engine::Instant;
 use super::{CloseReason, ConnectionId, Node};
 use crate::config::{HostConfig, ServerConfig};
 use crate::name::NodeName;
+use crate::sptps::CipherChoice;
 use crate::subnet::Subnet;
 
 impl Node {
@@ -70,6 +71,8 @@ impl Node {
             (self.hosts.get(node) != hosts.get(node)).then_some(*id)
         });
         let changed: Vec<ConnectionId> = changed.collect();
+        let choices: Vec<(NodeName, CipherChoice)> =
+            self.peers.keys().map(|name| (name.clone(), self.cipher_choice(name))).collect();
         let old = std::mem::replace(&mut self.hosts, hosts);
         for id in changed {
             self.close(id, CloseReason::HostChanged);
@@ -77,6 +80,13 @@ impl Node {
         self.recent.retain(|name, _| self.hosts.contains_key(name));
         if self.config.strict_subnets {
             self.replace_host_subnets(&old);
+        }
+        self.finish();
+        for (name, choice) in choices {
+            // The other node may be reloaded later: until then no session is established.
+            if choice != self.cipher_choice(&name) && self.peers.contains_key(&name) {
+                self.start_session(&name);
+            }
         }
         self.finish();
         let old = std::mem::replace(&mut self.config.own.subnets, own_subnets.to_vec());

@@ -6,6 +6,14 @@ use crate::meta::{AddressToken, KeyRequest, Token, decode_record};
 use crate::name::NodeName;
 use crate::sptps::DATAGRAM_OVERHEAD;
 
+/// The content of an ANS_KEY.
+pub(super) struct Answer {
+    /// A handshake record, in base64.
+    pub(super) key: Token,
+    pub(super) offers_aes: bool,
+    pub(super) reflexive: Option<AddressToken>,
+}
+
 impl Node {
     /// Handles a REQ_KEY that a neighbour sent or passed on.
     pub(super) fn key_requested(
@@ -41,7 +49,7 @@ impl Node {
                 self.datagram_in_request(neighbour, from, to, &datagram);
             }
             Some(request) => {
-                if matches!(request, KeyRequest::Session(_)) {
+                if matches!(request, KeyRequest::Session { .. }) {
                     self.report_address(neighbour, from);
                 }
                 self.requested(from, request);
@@ -70,14 +78,18 @@ impl Node {
         line: &[u8],
         from: &NodeName,
         to: &NodeName,
-        key: &Token,
-        reflexive: Option<AddressToken>,
+        answer: Answer,
     ) {
+        let Answer { key, offers_aes, reflexive } = answer;
         if !self.is_known(from) || !self.is_known(to) {
             return;
         }
         if *to == self.own {
-            if let Some(record) = decode_record(key) {
+            if let Some(record) = decode_record(&key) {
+                let session = self.peers.get_mut(from).and_then(|peer| peer.session.as_mut());
+                if let Some(session) = session.filter(|_| offers_aes) {
+                    session.sptps.peer_offers();
+                }
                 self.handshake_record(from, &record, reflexive);
             }
             return;

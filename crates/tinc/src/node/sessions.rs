@@ -10,7 +10,7 @@ use super::{Event, Node, after, count};
 use crate::base64;
 use crate::meta::{AddressToken, KeyRequest, Message, Token, decode_public_key, decode_record};
 use crate::name::NodeName;
-use crate::sptps::{self, Datagram, Params, Role, SharedSession, data_label};
+use crate::sptps::{self, CipherChoice, Datagram, Params, Role, SharedSession, data_label};
 
 /// The time after which an unanswered request is repeated, and a failed session may start again.
 pub(super) const RETRY: Duration = Duration::from_secs(10);
@@ -64,7 +64,8 @@ impl DataSession {
 
     /// Returns whether it is time to renew the keys.
     pub(super) fn is_rekey_due(&self, now: Instant) -> bool {
-        self.rekeying.is_none() && self.rekey_at.is_some_and(|at| now >= at)
+        let due = self.rekey_at.is_some_and(|at| now >= at) || self.sptps.needs_rekey();
+        self.rekeying.is_none() && due
     }
 
     /// Returns whether packets must wait, because they would overtake a handshake record that makes them readable.
@@ -107,13 +108,14 @@ impl Node {
         self.start_session(to);
     }
 
-    fn start_session(&mut self, to: &NodeName) {
+    pub(super) fn start_session(&mut self, to: &NodeName) {
         let (now, own) = (self.now, self.own.clone());
         let Some(key) = self.public_key(to) else { return self.ask_public_key(to) };
+        let label = data_label(own.as_str(), to.as_str());
+        let (role, cipher) = (Role::Initiator, self.cipher_choice(to));
+        let params = Params { role, key: self.key.clone(), peer: key, label, cipher };
         let Some(peer) = self.peers.get_mut(to) else { return };
         peer.asked = Some(now);
-        let label = data_label(own.as_str(), to.as_str());
-        let params = Params { role: Role::Initiator, key: self.key.clone(), peer: key, label };
         let window = self.config.replay_window;
         let (sptps, record) = Datagram::start(params, window, &mut self.random);
         peer.session = Some(DataSession::new(sptps, Role::Initiator, now));
@@ -121,8 +123,16 @@ impl Node {
         peer.held.clear();
         peer.deferred.clear();
         if let Some(record) = token(&record) {
-            self.route(to, &Message::ReqKey(own, to.clone(), Some(KeyRequest::Session(record))));
+            let offers_aes = cipher == CipherChoice::Agree;
+            let request = KeyRequest::Session { record, offers_aes };
+            self.route(to, &Message::ReqKey(own, to.clone(), Some(request)));
         }
+    }
+
+    /// Returns how sessions for packets with a node get their cipher: its host file may fix it, or else this node's own configuration.
+    pub(super) fn cipher_choice(&self, name: &NodeName) -> CipherChoice {
+        let host = self.hosts.get(name).and_then(|host| host.cipher);
+        host.or(self.config.own.cipher).map_or(CipherChoice::Agree, CipherChoice::Fixed)
     }
 
     /// Sends a message towards a node, if it is reachable.
@@ -136,7 +146,9 @@ impl Node {
     /// A node asks this one for something.
     pub(super) fn requested(&mut self, from: &NodeName, request: KeyRequest) {
         match request {
-            KeyRequest::Session(record) => self.session_requested(from, &record),
+            KeyRequest::Session { record, offers_aes } => {
+                self.session_requested(from, &record, offers_aes);
+            }
             KeyRequest::AskPublicKey => {
                 let own = self.own.clone();
                 if self.public_key(from).is_none() {
@@ -180,11 +192,12 @@ impl Node {
     }
 
     /// A node starts a session.
-    fn session_requested(&mut self, from: &NodeName, record: &Token) {
+    fn session_requested(&mut self, from: &NodeName, record: &Token, offers_aes: bool) {
         let now = self.now;
         let Some(key) = self.public_key(from) else { return self.ask_public_key(from) };
         let (own, window) = (self.own.clone(), self.config.replay_window);
         let Some(record) = decode_record(record) else { return };
+        let cipher = self.cipher_choice(from);
         let Some(peer) = self.peers.get_mut(from) else { return };
         let waits = peer.session.as_ref().is_some_and(|session| {
             session.role == Role::Initiator
@@ -196,21 +209,26 @@ impl Node {
             return;
         }
         let label = data_label(from.as_str(), own.as_str());
-        let params = Params { role: Role::Responder, key: self.key.clone(), peer: key, label };
-        let (sptps, kex) = Datagram::start(params, window, &mut self.random);
-        peer.session = Some(DataSession::new(sptps, Role::Responder, now));
+        let role = Role::Responder;
+        let params = Params { role, key: self.key.clone(), peer: key, label, cipher };
+        let (mut sptps, kex) = Datagram::start(params, window, &mut self.random);
+        if offers_aes {
+            sptps.peer_offers();
+        }
+        peer.session = Some(DataSession::new(sptps, role, now));
         self.changed_paths.add(from);
         peer.held.clear();
         peer.deferred.clear();
-        self.answer_key(from, &kex);
+        self.answer_key(from, &kex, offers_aes && cipher == CipherChoice::Agree);
         self.handshake_record(from, &record, None);
         self.send_mtu_info(&own, from, super::mtu::MAX_MTU);
     }
 
-    fn answer_key(&mut self, to: &NodeName, record: &[u8]) {
+    fn answer_key(&mut self, to: &NodeName, record: &[u8], offers_aes: bool) {
         let Some(key) = token(record) else { return };
-        let (from, to_name) = (self.own.clone(), to.clone());
-        let answer = Message::AnsKey { from, to: to_name, key, compression: 0, reflexive: None };
+        let from = self.own.clone();
+        let (to_name, compression, reflexive) = (to.clone(), 0, None);
+        let answer = Message::AnsKey { from, to: to_name, key, offers_aes, compression, reflexive };
         self.route(to, &answer);
     }
 
@@ -235,10 +253,7 @@ impl Node {
             session.handshake_sent(now);
         }
         match result {
-            Err(_) => {
-                count(&mut self.counters.refused_handshakes);
-                return self.trouble(from);
-            }
+            Err(error) => return self.handshake_refused(from, error),
             Ok(None) if session.sptps.is_established() => {
                 session.rekeying.get_or_insert(now);
             }
@@ -261,7 +276,7 @@ impl Node {
         }
         let established = self.peers.get(from).is_some_and(super::peer::Peer::is_established);
         for answer in &answers {
-            self.answer_key(from, answer);
+            self.answer_key(from, answer, false);
         }
         if let Some(address) = reflexive.and_then(|address| address.socket())
             && established
@@ -280,6 +295,27 @@ impl Node {
         if session.is_none_or(|session| session.rekeying.is_none()) {
             self.trouble(from);
         }
+    }
+
+    /// A handshake record was refused: reports an error that does not pass with time, and starts a new session.
+    fn handshake_refused(&mut self, from: &NodeName, error: sptps::Error) {
+        count(&mut self.counters.refused_handshakes);
+        if error == sptps::Error::OfferRemoved {
+            count(&mut self.counters.removed_offers);
+        }
+        let lasts = matches!(
+            error,
+            sptps::Error::OfferRemoved | sptps::Error::OtherCipher { .. } | sptps::Error::Signature
+        );
+        let now = self.now;
+        if let Some(peer) = self.peers.get_mut(from)
+            && lasts
+            && peer.reported.is_none_or(|at| now.since(at) >= RETRY)
+        {
+            peer.reported = Some(now);
+            self.event(Event::HandshakeFailed { node: from.clone(), error });
+        }
+        self.trouble(from);
     }
 
     /// A record of a node cannot be read: starts a new session, unless this one is new.
@@ -323,7 +359,7 @@ impl Node {
                     session.rekeying = Some(now);
                     session.handshake_sent(now);
                     self.changed_paths.add(&name);
-                    self.answer_key(&name, &record);
+                    self.answer_key(&name, &record, false);
                 }
                 Err(_) => self.start_session(&name),
             }

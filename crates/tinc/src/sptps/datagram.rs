@@ -14,14 +14,17 @@ use adit_engine::Random;
 use super::handshake::{Handshake, OwnKex, Step};
 use super::numbers::Numbers;
 use super::window::WindowSize;
-use super::{Error, Event, HANDSHAKE, HARD_LIMIT, Params};
-use crate::aead::{Key, TAG_LEN};
+use super::{CipherChoice, Error, Event, HANDSHAKE, HARD_LIMIT, Params};
+use crate::aead::{Cipher, Key, TAG_LEN};
 
 /// The number of bytes by which a sealed record is longer than its data.
 pub const DATAGRAM_OVERHEAD: usize = SEQNO + 1 + TAG_LEN;
 
 /// The number of records after which a new session should replace this one, long before it has used its sequence numbers.
 const SOFT_LIMIT: u64 = 1 << 31;
+
+/// The number of records of one direction after which AES-256-GCM needs new keys. With the longest records, these are 2^36 blocks.
+const AES_RECORDS: u64 = 1 << 29;
 
 /// Length of the sequence number.
 const SEQNO: usize = 4;
@@ -35,6 +38,8 @@ pub struct Datagram {
     send_key: Option<Key>,
     /// The number of times that keys changed.
     generation: u32,
+    /// The numbers of the first records under the current keys: to send, and to receive.
+    keyed_at: (u64, u64),
     numbers: Arc<Numbers>,
     receive: ReceiveKeys,
     window_size: WindowSize,
@@ -81,9 +86,16 @@ impl ReceiveKeys {
             Some((previous, last)) if seqno <= *last => previous,
             _ => self.current.as_ref().ok_or(Error::NotEstablished)?,
         };
-        let open = |key: &Key, data: &mut [u8]| key.open(seqno, data, tag).is_ok();
-        let opened = open(current, data) || self.next.as_ref().is_some_and(|key| open(key, data));
-        if opened { Ok(()) } else { Err(Error::Forged) }
+        let Some(next) = &self.next else {
+            return current.open(seqno, data, tag).map_err(|_| Error::Forged);
+        };
+        // The first attempt may alter the data.
+        let copy = data.to_vec();
+        if current.open(seqno, data, tag).is_ok() {
+            return Ok(());
+        }
+        data.copy_from_slice(&copy);
+        next.open(seqno, data, tag).map_err(|_| Error::Forged)
     }
 
     /// Switches to the next key. `ack` is the number of the last record under the current one.
@@ -96,7 +108,11 @@ impl ReceiveKeys {
 impl Datagram {
     /// Starts a session. Returns it, and its first handshake record.
     pub fn start(params: Params, window: WindowSize, random: &mut Random) -> (Self, Vec<u8>) {
-        Self::start_with(params, window, OwnKex::generate(random))
+        let own = match params.cipher {
+            CipherChoice::Fixed(_) => OwnKex::generate(random),
+            CipherChoice::Agree => OwnKex::generate_marked(random),
+        };
+        Self::start_with(params, window, own)
     }
 
     pub(super) fn start_with(params: Params, window: WindowSize, own: OwnKex) -> (Self, Vec<u8>) {
@@ -105,6 +121,7 @@ impl Datagram {
             handshake,
             send_key: None,
             generation: 0,
+            keyed_at: (0, 0),
             numbers: Arc::new(Numbers::new(window)),
             receive: ReceiveKeys::default(),
             window_size: window,
@@ -125,6 +142,25 @@ impl Datagram {
     /// Returns whether a new session should replace this one, because its sequence numbers will end.
     pub fn needs_replacement(&self) -> bool {
         self.numbers.taken() >= SOFT_LIMIT || self.numbers.window().next() >= SOFT_LIMIT
+    }
+
+    /// Returns whether the cipher should not be used for many more records under the current keys.
+    pub fn needs_rekey(&self) -> bool {
+        let (sent, received) = (self.numbers.taken(), self.numbers.window().next());
+        let (first_sent, first_received) = self.keyed_at;
+        self.cipher() == Some(Cipher::Aes256Gcm)
+            && (sent.saturating_sub(first_sent) >= AES_RECORDS
+                || received.saturating_sub(first_received) >= AES_RECORDS)
+    }
+
+    /// Takes note that the peer offers AES-256-GCM. Its offer travels with its first handshake record, which is handled afterwards.
+    pub fn peer_offers(&mut self) {
+        self.handshake.peer_offers();
+    }
+
+    /// Returns the cipher, once it is known: at the latest when the session is established.
+    pub fn cipher(&self) -> Option<Cipher> {
+        self.handshake.cipher()
     }
 
     /// Returns whether the peer may be unable to decrypt records that are sent now. In a rekey this is the time from this side's SIG to the
@@ -222,6 +258,7 @@ impl Datagram {
                 Step::SwitchReceiving => {
                     let first = self.receive.current.is_none();
                     self.receive.switch(seqno);
+                    self.keyed_at = (self.numbers.taken(), self.numbers.window().next());
                     self.generation = self.generation.wrapping_add(1);
                     event = Some(if first { Event::Established } else { Event::Rekeyed });
                 }
@@ -303,7 +340,11 @@ impl Datagram {
         out.push(kind);
         out.extend_from_slice(data);
         if let Some(key) = &self.send_key {
-            let tag = key.seal(seqno, out.get_mut(start..).unwrap_or_default());
+            let sealed = key.seal(seqno, out.get_mut(start..).unwrap_or_default());
+            let Ok(tag) = sealed else {
+                out.truncate(start.saturating_sub(SEQNO));
+                return Err(Error::Library);
+            };
             out.extend_from_slice(&tag);
         }
         Ok(())

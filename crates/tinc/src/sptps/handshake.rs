@@ -1,16 +1,20 @@
 //! The handshake of both forms of a session: KEX, SIG and, in a rekey, ACK.
 
-use adit_crypto::{Digest, HmacKey};
+use adit_crypto::{Digest, HmacKey, sha256};
 use adit_engine::Random;
 use curve25519_dalek::edwards::CompressedEdwardsY;
 use zeroize::Zeroizing;
 
-use super::{Error, Params, Role};
-use crate::aead::{KEY_LEN, Key};
+use super::{CipherChoice, Error, Params, Role};
+use crate::aead::{Cipher, KEY_LEN, Key};
 use crate::keys::{EXPANDED_LEN, SIGNATURE_LEN, expand, public_bytes};
 
 const VERSION: u8 = 0;
 const NONCE_LEN: usize = 32;
+
+/// Length of the random part of a marked nonce, bytes. The mark follows.
+const UNMARKED: usize = 24;
+const MARK_LEN: usize = NONCE_LEN - UNMARKED;
 
 /// Length of a KEX message, bytes: version 1 | nonce 32 | ephemeral public key 32.
 pub(super) const KEX_LEN: usize = 1 + NONCE_LEN + 32;
@@ -30,7 +34,20 @@ pub(super) struct OwnKex {
 
 impl OwnKex {
     pub(super) fn generate(random: &mut Random) -> Self {
-        let nonce = random.bytes();
+        Self::with_nonce(random.bytes(), random)
+    }
+
+    /// Generates one whose nonce is marked: this side offers AES-256-GCM.
+    pub(super) fn generate_marked(random: &mut Random) -> Self {
+        let unmarked: [u8; UNMARKED] = random.bytes();
+        let mut nonce = [0; NONCE_LEN];
+        for (to, from) in nonce.iter_mut().zip(unmarked.into_iter().chain(mark(&unmarked))) {
+            *to = from;
+        }
+        Self::with_nonce(nonce, random)
+    }
+
+    fn with_nonce(nonce: [u8; NONCE_LEN], random: &mut Random) -> Self {
         let mut seed = Zeroizing::new([0; 32]);
         random.fill(&mut *seed);
         Self::new(nonce, &seed)
@@ -78,6 +95,19 @@ impl PeerKex {
     fn ephemeral(&self) -> [u8; 32] {
         self.0.last_chunk().copied().unwrap_or_default()
     }
+
+    /// Returns whether the peer offers AES-256-GCM. An unmarked nonce passes for a marked one once in 2^64 sessions.
+    fn is_marked(&self) -> bool {
+        let nonce = nonce(&self.0);
+        nonce.split_first_chunk().is_some_and(|(unmarked, rest)| *rest == mark(unmarked))
+    }
+}
+
+/// Returns the mark of a nonce with which a side offers AES-256-GCM, like that of TLS 1.3 against a downgrade (RFC 8446, section 4.1.3). Both
+/// sides sign the nonces, so unlike the offer itself, no node between them can remove the mark.
+fn mark(unmarked: &[u8; UNMARKED]) -> [u8; MARK_LEN] {
+    let digest = sha256(&[b"adit aes-256-gcm", unmarked]);
+    digest.first_chunk().copied().unwrap_or_default()
 }
 
 /// Returns the nonce of a KEX message.
@@ -107,6 +137,10 @@ pub(super) struct Handshake {
     state: State,
     /// The first handshake, which needs no ACK, is over.
     established: bool,
+    /// The cipher, once it is known. A rekey does not change it.
+    cipher: Option<Cipher>,
+    /// The peer's offer of AES-256-GCM has arrived.
+    peer_offers: bool,
 }
 
 enum State {
@@ -124,7 +158,22 @@ impl Handshake {
     /// Starts the first handshake. Returns its state, and the first message.
     pub(super) fn start(params: Params, own: OwnKex) -> (Self, Vec<u8>) {
         let message = own.message.to_vec();
-        (Self { params, state: State::AwaitKex(own), established: false }, message)
+        let cipher = match params.cipher {
+            CipherChoice::Fixed(cipher) => Some(cipher),
+            CipherChoice::Agree => None,
+        };
+        let state = State::AwaitKex(own);
+        (Self { params, state, established: false, cipher, peer_offers: false }, message)
+    }
+
+    /// The peer's offer of AES-256-GCM has arrived.
+    pub(super) fn peer_offers(&mut self) {
+        self.peer_offers = true;
+    }
+
+    /// Returns the cipher, once it is known.
+    pub(super) fn cipher(&self) -> Option<Cipher> {
+        self.cipher
     }
 
     /// Starts a rekey. Returns its first message.
@@ -179,7 +228,7 @@ impl Handshake {
                 steps.extend(self.kex_received(own, peer));
                 Ok(steps)
             }
-            State::AwaitKex(own) => match PeerKex::parse(body) {
+            State::AwaitKex(own) => match self.first_kex(body) {
                 Ok(peer) => Ok(self.kex_received(own, peer).into_iter().collect()),
                 Err(error) => {
                     self.state = State::AwaitKex(own);
@@ -201,6 +250,20 @@ impl Handshake {
         }
     }
 
+    /// Reads the peer's KEX. The first one settles the cipher.
+    fn first_kex(&mut self, body: &[u8]) -> Result<PeerKex, Error> {
+        let peer = PeerKex::parse(body)?;
+        if self.cipher.is_none() {
+            self.cipher = Some(match (peer.is_marked(), self.peer_offers) {
+                (true, true) => Cipher::Aes256Gcm,
+                (true, false) => return Err(Error::OfferRemoved),
+                // tinc, or a node that does not offer it to this one. Another node may have added the offer.
+                (false, _) => Cipher::ChaCha20Poly1305,
+            });
+        }
+        Ok(peer)
+    }
+
     /// The initiator signs as soon as it knows both KEX, the responder only when it has verified the initiator.
     fn kex_received(&mut self, own: OwnKex, peer: PeerKex) -> Option<Step> {
         let sig = (self.params.role == Role::Initiator).then(|| self.sign(&own, &peer));
@@ -209,7 +272,8 @@ impl Handshake {
     }
 
     fn sign(&self, own: &OwnKex, peer: &PeerKex) -> Step {
-        let message = self.transcript(self.params.role, &own.message, &peer.0);
+        let cipher = self.cipher.unwrap_or_default();
+        let message = self.transcript(cipher, self.params.role, &own.message, &peer.0);
         Step::Send(self.params.key.sign(&message).to_vec())
     }
 
@@ -217,11 +281,23 @@ impl Handshake {
         if signature.len() != SIG_LEN {
             return Err(Error::Length(signature.len()));
         }
-        let message = self.transcript(self.params.role.other(), &peer.0, &own.message);
-        if !self.params.peer.verify(&message, signature) {
-            return Err(Error::Signature);
+        let verifies = |cipher: Cipher| {
+            let message = self.transcript(cipher, self.params.role.other(), &peer.0, &own.message);
+            self.params.peer.verify(&message, signature)
+        };
+        let cipher = self.cipher.unwrap_or_default();
+        if verifies(cipher) {
+            return self.derive(cipher, own, peer);
         }
-        self.derive(own, peer)
+        let other = match cipher {
+            Cipher::ChaCha20Poly1305 => Cipher::Aes256Gcm,
+            Cipher::Aes256Gcm => Cipher::ChaCha20Poly1305,
+        };
+        Err(if verifies(other) {
+            Error::OtherCipher { own: cipher, peer: other }
+        } else {
+            Error::Signature
+        })
     }
 
     fn finish(&mut self, own: &OwnKex, peer: &PeerKex, keys: Keys) -> Vec<Step> {
@@ -242,23 +318,30 @@ impl Handshake {
     }
 
     /// Returns the signed message: role 1 | the signer's KEX | the other's KEX | label.
-    fn transcript(&self, signer: Role, kex: &[u8; KEX_LEN], other: &[u8; KEX_LEN]) -> Vec<u8> {
+    fn transcript(
+        &self,
+        cipher: Cipher,
+        signer: Role,
+        kex: &[u8; KEX_LEN],
+        other: &[u8; KEX_LEN],
+    ) -> Vec<u8> {
         let role = [u8::from(signer == Role::Initiator)];
-        [&role[..], kex, other, &self.params.label].concat()
+        [&role[..], kex, other, &self.params.label, label_suffix(cipher)].concat()
     }
 
-    fn derive(&self, own: &OwnKex, peer: &PeerKex) -> Result<Keys, Error> {
+    fn derive(&self, cipher: Cipher, own: &OwnKex, peer: &PeerKex) -> Result<Keys, Error> {
         let secret = own.agree(peer)?;
         let (initiator, responder) = match self.params.role {
             Role::Initiator => (&own.message, &peer.0),
             Role::Responder => (&peer.0, &own.message),
         };
-        let seed = [&b"key expansion"[..], nonce(initiator), nonce(responder), &self.params.label]
-            .concat();
+        let (label, suffix) = (&self.params.label[..], label_suffix(cipher));
+        let (one, other) = (nonce(initiator), nonce(responder));
+        let seed = [&b"key expansion"[..], one, other, label, suffix].concat();
         let block = key_block(&*secret, &seed)?;
         let (to_initiator, to_responder) =
             block.split_at_checked(DIRECTION).ok_or(Error::Library)?;
-        let key = |half: &[u8]| half.first_chunk::<KEY_LEN>().map(|key| Key::new(*key));
+        let key = |half: &[u8]| Key::new(cipher, *half.first_chunk::<KEY_LEN>()?).ok();
         let to_initiator = key(to_initiator).ok_or(Error::Library)?;
         let to_responder = key(to_responder).ok_or(Error::Library)?;
         Ok(match self.params.role {
@@ -278,6 +361,14 @@ impl std::fmt::Debug for Handshake {
             State::AwaitAck => "awaits ACK",
         };
         write!(f, "Handshake({state})")
+    }
+}
+
+/// Returns what follows the label: one byte each for the key exchange and the cipher, unless both are tinc's.
+const fn label_suffix(cipher: Cipher) -> &'static [u8] {
+    match cipher {
+        Cipher::ChaCha20Poly1305 => &[],
+        Cipher::Aes256Gcm => &[0, 1],
     }
 }
 
@@ -317,6 +408,21 @@ mod tests {
                  da9c5fc84d2fbaf41d7d7c81ea59b9803321b5275a228cdc57235195f32f9e21
                  c37d63996ecffafd8c2dacad09c246a007e1045f158cbb3f7f9ecefaeff18c5e")
         );
+    }
+
+    /// The mark is 8 bytes of SHA-256 over a text and the first 24 bytes of the nonce.
+    #[test]
+    fn a_nonce_is_marked() {
+        let mut random = Random::new([7; 32]);
+        let marked = PeerKex(OwnKex::generate_marked(&mut random).message);
+        assert!(marked.is_marked());
+        assert!(!PeerKex(OwnKex::generate(&mut random).message).is_marked());
+        for at in 1..=NONCE_LEN {
+            let mut other = marked.0;
+            other[at] ^= 1;
+            assert!(!PeerKex(other).is_marked(), "byte {at}");
+        }
+        assert_eq!(mark(&[0; 24]).as_slice(), hex("1533cb3bdfd73f10"));
     }
 
     fn peer_with_y(y: [u8; 32]) -> PeerKex {

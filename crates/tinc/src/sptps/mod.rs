@@ -15,9 +15,17 @@
 //! ```
 //!
 //! In a rekey the same messages are sealed under the old keys. Each side then sends an ACK, the last record under its old key.
+//!
+//! # The cipher
+//!
+//! tinc has one cipher. Nodes may be configured for another one, and two nodes of adit agree on AES-256-GCM for their [`Datagram`] sessions: see
+//! [`CipherChoice`]. Both sides sign and derive keys with a label that names the cipher, so sides that disagree get no session. An offer is also
+//! marked in the nonce of the KEX, which both sides sign. A node between them can remove the words that offer AES from the messages that carry
+//! the handshake, but not the mark, so it cannot make two sides that offer AES use ChaCha20.
 
 use std::sync::Arc;
 
+use crate::aead::Cipher;
 use crate::keys::{PrivateKey, PublicKey};
 
 mod datagram;
@@ -61,6 +69,21 @@ impl Role {
     }
 }
 
+/// How a session gets its cipher.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum CipherChoice {
+    /// Both sides are configured for it.
+    Fixed(Cipher),
+    /// AES-256-GCM if the peer offers it as well, otherwise ChaCha20-Poly1305. Only for [`Datagram`] sessions.
+    Agree,
+}
+
+impl Default for CipherChoice {
+    fn default() -> Self {
+        Self::Fixed(Cipher::default())
+    }
+}
+
 /// The facts that both sides know before a session begins.
 #[derive(Clone, Debug)]
 pub struct Params {
@@ -72,6 +95,8 @@ pub struct Params {
     pub peer: PublicKey,
     /// The purpose of the session. Both sides must use the same label.
     pub label: Vec<u8>,
+    /// How the session gets its cipher.
+    pub cipher: CipherChoice,
 }
 
 /// Returns the label of a session between neighbours. The initiator is the side that opened the TCP connection.
@@ -96,6 +121,21 @@ pub enum Error {
     /// The peer does not have the expected key, or uses another label.
     #[error("the peer's signature is wrong: its key is not the expected one")]
     Signature,
+    /// The peer is the expected one, but uses another cipher.
+    #[error(
+        "the peer uses {peer}, and this node {own}: set SPTPSCipher to the same value in both host files"
+    )]
+    OtherCipher {
+        /// This side's cipher.
+        own: Cipher,
+        /// The peer's cipher.
+        peer: Cipher,
+    },
+    /// Both sides offer AES-256-GCM, but the peer's offer did not arrive with its handshake record.
+    #[error(
+        "the peer's offer of AES-256-GCM was removed on the way: a node between both tampers with handshakes"
+    )]
+    OfferRemoved,
     /// The peer's ephemeral key is not a point of the curve, or makes the shared secret zero.
     #[error("the peer's ephemeral key is not usable")]
     EphemeralKey,

@@ -6,7 +6,7 @@
 use adit_engine::Random;
 
 use super::handshake::{Handshake, KEX_LEN, OwnKex, SIG_LEN, Step};
-use super::{Error, Event, HANDSHAKE, HARD_LIMIT, Params};
+use super::{CipherChoice, Error, Event, HANDSHAKE, HARD_LIMIT, Params};
 use crate::aead::{Key, TAG_LEN};
 
 /// The number of bytes by which a sealed record is longer than its data.
@@ -60,12 +60,16 @@ impl Direction {
 }
 
 impl Stream {
-    /// Starts a session, and appends its first record to `out`. Neither side waits for the other's.
+    /// Starts a session, and appends its first record to `out`. Neither side waits for the other's. The sides of a stream agree on nothing: without
+    /// a fixed cipher, it is ChaCha20-Poly1305.
     pub fn start(params: Params, random: &mut Random, out: &mut Vec<u8>) -> Self {
         Self::start_with(params, OwnKex::generate(random), out)
     }
 
-    pub(super) fn start_with(params: Params, own: OwnKex, out: &mut Vec<u8>) -> Self {
+    pub(super) fn start_with(mut params: Params, own: OwnKex, out: &mut Vec<u8>) -> Self {
+        if params.cipher == CipherChoice::Agree {
+            params.cipher = CipherChoice::default();
+        }
         let (handshake, message) = Handshake::start(params, own);
         let mut stream = Self {
             handshake,
@@ -255,7 +259,11 @@ impl Stream {
         out.push(kind);
         out.extend_from_slice(data);
         if let Some(key) = &self.send.key {
-            let tag = key.seal(seqno, out.get_mut(start..).unwrap_or_default());
+            let sealed = key.seal(seqno, out.get_mut(start..).unwrap_or_default());
+            let Ok(tag) = sealed else {
+                out.truncate(start.saturating_sub(LENGTH));
+                return Err(Error::Library);
+            };
             out.extend_from_slice(&tag);
         }
         Ok(())

@@ -30,7 +30,13 @@ fn params(role: Role, label: &[u8]) -> Params {
         Role::Initiator => (alice(), bob()),
         Role::Responder => (bob(), alice()),
     };
-    Params { role, key, peer: peer.public(), label: label.to_vec() }
+    Params {
+        role,
+        key,
+        peer: peer.public(),
+        label: label.to_vec(),
+        cipher: CipherChoice::default(),
+    }
 }
 
 /// An event or record, owned.
@@ -629,4 +635,76 @@ proptest! {
         let _ = open(&mut bob, &input);
         let _ = bob.receive_handshake_with(&input, &mut || kex(6, 6), &mut Vec::new());
     }
+}
+
+/// Specification 18.2: each form works with AES-256-GCM, and a rekey keeps it.
+#[test]
+fn sessions_work_with_aes() {
+    let aes = |role, label: &[u8]| Params {
+        cipher: CipherChoice::Fixed(Cipher::Aes256Gcm),
+        ..params(role, label)
+    };
+    let mut random = Random::new([5; 32]);
+    let label = data_label("alice", "bob");
+    let window = WindowSize::DEFAULT;
+    let (mut alice, kex) = Datagram::start(aes(Role::Initiator, &label), window, &mut random);
+    let (mut bob, bob_kex) = Datagram::start(aes(Role::Responder, &label), window, &mut random);
+    let (mut to_bob, mut to_alice) = (vec![kex], vec![bob_kex]);
+    for round in 0..2_u8 {
+        while !to_bob.is_empty() || !to_alice.is_empty() {
+            for record in std::mem::take(&mut to_bob) {
+                bob.receive_handshake(&record, &mut random, &mut to_alice).unwrap();
+            }
+            for record in std::mem::take(&mut to_alice) {
+                alice.receive_handshake(&record, &mut random, &mut to_bob).unwrap();
+            }
+        }
+        let shared = alice.share().unwrap();
+        assert_eq!(shared.send.cipher(), Cipher::Aes256Gcm);
+        let mut record = Vec::new();
+        alice.seal(0, &[round], &mut record).unwrap();
+        assert_eq!(record.len(), 1 + DATAGRAM_OVERHEAD);
+        assert_eq!(bob.open(&mut record.clone()), Ok((0, &[round][..])));
+        record[5] ^= 1;
+        assert_eq!(bob.open(&mut record), Err(Error::Forged));
+        to_bob.push(alice.rekey(&mut random).unwrap());
+    }
+    let label = meta_label("alice", "bob");
+    let (mut from_alice, mut from_bob) = (Vec::new(), Vec::new());
+    let mut alice =
+        Stream::start_with(aes(Role::Initiator, &label), self::kex(1, 2), &mut from_alice);
+    let mut bob = Stream::start_with(aes(Role::Responder, &label), self::kex(3, 4), &mut from_bob);
+    feed(&mut alice, &from_bob, 99, &mut no_rekey, &mut from_alice).unwrap();
+    let mut answer = Vec::new();
+    feed(&mut bob, &from_alice, 99, &mut no_rekey, &mut answer).unwrap();
+    feed(&mut alice, &answer, 99, &mut no_rekey, &mut Vec::new()).unwrap();
+    let mut line = Vec::new();
+    alice.send(0, b"8", &mut line).unwrap();
+    assert_eq!(line.len(), 1 + STREAM_OVERHEAD);
+    let got = feed(&mut bob, &line, 99, &mut no_rekey, &mut Vec::new());
+    assert_eq!(got, Ok(vec![Got::Record(0, b"8".to_vec())]));
+}
+
+/// Specification 18.2: the label of AES-256-GCM has two more bytes, so another cipher fails at the signature.
+#[test]
+fn another_cipher_fails_at_the_signature() {
+    let (_, mut bob, _, from_bob) = streams();
+    let label = meta_label("alice", "bob");
+    let cipher = CipherChoice::Fixed(Cipher::Aes256Gcm);
+    let aes = Params { cipher, ..params(Role::Initiator, &label) };
+    let mut out = Vec::new();
+    let mut peer = Stream::start_with(aes, kex(0x11, 0x21), &mut out);
+    feed(&mut peer, &from_bob, 999, &mut no_rekey, &mut out).unwrap();
+    let outcome = feed(&mut bob, &out, 999, &mut no_rekey, &mut Vec::new());
+    let (own, peer) = (Cipher::ChaCha20Poly1305, Cipher::Aes256Gcm);
+    assert_eq!(outcome, Err(Error::OtherCipher { own, peer }));
+    // The signature is that over the label with the two bytes.
+    let label = [&label[..], &[0, 1]].concat();
+    let (_, mut bob, _, from_bob) = streams();
+    let mut out = Vec::new();
+    let same = Params { label, ..params(Role::Initiator, &[]) };
+    let mut peer = Stream::start_with(same, kex(0x11, 0x21), &mut out);
+    feed(&mut peer, &from_bob, 999, &mut no_rekey, &mut out).unwrap();
+    let outcome = feed(&mut bob, &out, 999, &mut no_rekey, &mut Vec::new());
+    assert_eq!(outcome, Err(Error::OtherCipher { own, peer: Cipher::Aes256Gcm }));
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use adit_engine::Random;
 use adit_sim::{Impairment, Loss};
+use adit_tinc::aead::Cipher;
 use adit_tinc::name::NodeName;
 use adit_tinc::node::Output;
 
@@ -265,5 +266,38 @@ fn a_restart_costs_a_bounded_number_of_messages() {
     assert!(sends < 16 * (count * count * count) as u64, "{sends}");
     while let Some(output) = world.hosts[0].node.pop() {
         assert!(!matches!(output, Output::Send { .. }));
+    }
+}
+
+/// Section 18.2 and 9.3: all pairs agree on AES-256-GCM, also if both ask at once. It survives rekeys, and ends with a restart as an old version.
+#[test]
+fn nodes_agree_on_aes_until_one_is_old() {
+    for seed in seeds(10) {
+        let mut world = World::new(seed, &[vec![1], vec![], vec![1]], &Impairment::default());
+        let assert_ciphers = |world: &World, old: Option<usize>, context: &str| {
+            for (from, to) in [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)] {
+                let is_old = old.is_some_and(|old| old == from || old == to);
+                let wanted = if is_old { Cipher::ChaCha20Poly1305 } else { Cipher::Aes256Gcm };
+                let cipher = world.cipher(from, to);
+                assert_eq!(cipher, Some(wanted), "seed {seed}, {context}: {from} to {to}");
+            }
+        };
+        world.run(secs(5));
+        world.assert_all_exchange(20, 100, &format!("seed {seed}"));
+        assert_ciphers(&world, None, "at the start");
+        // Keys are renewed every hour.
+        world.run(secs(2 * 3600));
+        world.assert_all_exchange(20, 100, &format!("seed {seed}, after rekeys"));
+        assert_ciphers(&world, None, "after rekeys");
+        world.old.insert(2);
+        world.restart(2);
+        world.run(secs(30));
+        world.assert_all_exchange(20, 100, &format!("seed {seed}, with an old node"));
+        assert_ciphers(&world, Some(2), "with an old node");
+        world.old.clear();
+        world.restart(2);
+        world.run(secs(30));
+        world.assert_all_exchange(20, 100, &format!("seed {seed}, with a new one"));
+        assert_ciphers(&world, None, "with a new one");
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use adit_engine::{Instant, Random};
 use adit_sim::{Impairment, Pipe};
+use adit_tinc::aead::Cipher;
 use adit_tinc::config::{Address, HostConfig, ServerConfig};
 use adit_tinc::keys::PrivateKey;
 use adit_tinc::name::NodeName;
@@ -29,6 +30,8 @@ pub(crate) struct World {
     cut: BTreeSet<(usize, usize)>,
     /// The pairs of hosts that can reach each other by TCP only.
     pub(crate) no_udp: BTreeSet<(usize, usize)>,
+    /// The hosts whose nodes use tinc's cipher alone, as old versions do.
+    pub(crate) old: BTreeSet<usize>,
     /// Whether nodes choose connections by themselves.
     auto_connect: bool,
     /// The number of blocks of bytes that were sent by TCP.
@@ -97,6 +100,7 @@ impl World {
             ends: BTreeMap::new(),
             cut: BTreeSet::new(),
             no_udp: BTreeSet::new(),
+            old: BTreeSet::new(),
             auto_connect: connect_to.iter().all(Vec::is_empty),
             sends: 0,
             dials: 0,
@@ -118,7 +122,9 @@ impl World {
             };
             (name(other), config)
         });
+        let cipher = self.old.contains(&host).then_some(Cipher::ChaCha20Poly1305);
         let server = ServerConfig {
+            own: HostConfig { cipher, ..HostConfig::default() },
             connect_to: connect_to.iter().map(|other| name(*other)).collect(),
             auto_connect: self.auto_connect,
             ..ServerConfig::default()
@@ -341,6 +347,12 @@ impl World {
             self.run(Duration::from_secs(1));
         }
         panic!("{context}: no packets between {missing:?}");
+    }
+
+    /// Returns the cipher of a node's session with another.
+    pub(crate) fn cipher(&self, from: usize, to: usize) -> Option<Cipher> {
+        let infos = self.hosts[from].node.node_infos();
+        infos.iter().find(|info| info.name == name(to)).and_then(|info| info.cipher)
     }
 
     /// Returns whether a node sends to another by UDP, directly.

@@ -16,7 +16,8 @@ use adit_tinc::meta::{
 };
 use adit_tinc::name::{NodeId, NodeName};
 use adit_tinc::sptps::{
-    Datagram, Event, Params, Received, Role, Stream, WindowSize, data_label, meta_label,
+    CipherChoice, Datagram, Event, Params, Received, Role, Stream, WindowSize, data_label,
+    meta_label,
 };
 
 use super::{Scenario, ScenarioFn, Test};
@@ -153,7 +154,13 @@ impl Neighbour {
             Role::Initiator => meta_label(US, THEM),
             Role::Responder => meta_label(THEM, US),
         };
-        let params = Params { role, key: ours.clone(), peer: theirs.public(), label };
+        let params = Params {
+            role,
+            key: ours.clone(),
+            peer: theirs.public(),
+            label,
+            cipher: CipherChoice::default(),
+        };
         let mut random = Random::new([5; 32]);
         let mut out = Vec::new();
         let session = Stream::start(params, &mut random, &mut out);
@@ -247,9 +254,15 @@ fn data_session(
     theirs: &PrivateKey,
 ) -> Result<Datagram> {
     let label = data_label(US, THEM);
-    let params = Params { role: Role::Initiator, key: ours.clone(), peer: theirs.public(), label };
+    let params = Params {
+        role: Role::Initiator,
+        key: ours.clone(),
+        peer: theirs.public(),
+        label,
+        cipher: CipherChoice::default(),
+    };
     let (mut session, kex) = Datagram::start(params, WindowSize::DEFAULT, &mut neighbour.random);
-    let request = KeyRequest::Session(record_token(&kex)?);
+    let request = KeyRequest::Session { record: record_token(&kex)?, offers_aes: false };
     neighbour.send(&Message::ReqKey(name(US), name(THEM), Some(request)))?;
     exchange(neighbour, &mut session, Event::Established)?;
     Ok(session)
@@ -272,7 +285,14 @@ fn exchange(neighbour: &mut Neighbour, session: &mut Datagram, wanted: Event) ->
 
 fn send_handshake(neighbour: &mut Neighbour, record: &[u8]) -> Result<()> {
     let (from, to, key) = (name(US), name(THEM), record_token(record)?);
-    neighbour.send(&Message::AnsKey { from, to, key, compression: 0, reflexive: None })
+    neighbour.send(&Message::AnsKey {
+        from,
+        to,
+        key,
+        offers_aes: false,
+        compression: 0,
+        reflexive: None,
+    })
 }
 
 /// Sends a probe directly, and checks the answer: the same length, and the same random bytes.

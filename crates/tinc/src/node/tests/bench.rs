@@ -12,7 +12,9 @@ use crate::config::{HostConfig, ServerConfig};
 use crate::keys::PrivateKey;
 use crate::name::{NodeId, NodeName};
 use crate::node::{ConnectionId, Event, Node, NodeConfig, Output};
-use crate::sptps::{Datagram, Params, Received, Role, Stream, WindowSize, data_label, meta_label};
+use crate::sptps::{
+    CipherChoice, Datagram, Params, Received, Role, Stream, WindowSize, data_label, meta_label,
+};
 
 pub(super) const ACK: &str = "4 655 10 700000c";
 
@@ -109,6 +111,7 @@ impl Bench {
             key: key(who),
             peer: key("alice").public(),
             label: meta_label(who, "alice"),
+            cipher: CipherChoice::default(),
         };
         let mut out = Vec::new();
         let stream = Stream::start(params, &mut self.random, &mut out);
@@ -128,6 +131,7 @@ impl Bench {
             key: key(who),
             peer: key("alice").public(),
             label: meta_label("alice", who),
+            cipher: CipherChoice::default(),
         };
         let mut out = format!("0 {who} 17.7\n").into_bytes();
         let stream = Stream::start(params, &mut self.random, &mut out);
@@ -357,8 +361,13 @@ impl Bench {
     /// Sends a REQ_KEY.
     pub(super) fn request_session(&mut self, through: &str, from: &str) -> RemoteSession {
         let label = data_label(from, "alice");
-        let params =
-            Params { role: Role::Initiator, key: key(from), peer: key("alice").public(), label };
+        let params = Params {
+            role: Role::Initiator,
+            key: key(from),
+            peer: key("alice").public(),
+            label,
+            cipher: CipherChoice::default(),
+        };
         let (sptps, kex) = Datagram::start(params, WindowSize::DEFAULT, &mut self.random);
         self.say(through, &format!("15 {from} alice 15 {}", base64::encode(&kex)));
         RemoteSession { name: from.to_owned(), sptps }
@@ -367,8 +376,13 @@ impl Bench {
     /// Answers a REQ_KEY of the node.
     pub(super) fn answer_session(&mut self, through: &str, from: &str, kex: &str) -> RemoteSession {
         let label = data_label("alice", from);
-        let params =
-            Params { role: Role::Responder, key: key(from), peer: key("alice").public(), label };
+        let params = Params {
+            role: Role::Responder,
+            key: key(from),
+            peer: key("alice").public(),
+            label,
+            cipher: CipherChoice::default(),
+        };
         let (mut sptps, own) = Datagram::start(params, WindowSize::DEFAULT, &mut self.random);
         let record = base64::decode(kex.as_bytes()).unwrap();
         sptps.receive_handshake(&record, &mut self.random, &mut Vec::new()).unwrap();

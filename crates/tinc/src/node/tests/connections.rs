@@ -8,7 +8,7 @@ use crate::config::{Address, HostConfig};
 use crate::legacy::VersionError;
 use crate::meta::MessageError;
 use crate::node::{CloseReason, ConnectionId, Event, Node, Output};
-use crate::sptps::{Params, Received, Role, Stream, meta_label};
+use crate::sptps::{CipherChoice, Params, Received, Role, Stream, meta_label};
 
 fn local() -> SocketAddr {
     SocketAddr::from(([192, 0, 2, 1], 655))
@@ -282,6 +282,7 @@ fn answer(bench: &mut Bench, id: ConnectionId, who: &str) -> bool {
         key: key(who),
         peer: key("alice").public(),
         label: meta_label("alice", who),
+        cipher: CipherChoice::default(),
     };
     bench.node.connected(bench.now, id, local());
     assert_eq!(bench.raw(id), b"0 alice 17.7\n");

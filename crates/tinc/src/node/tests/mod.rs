@@ -2,6 +2,7 @@
 
 mod bench;
 mod carried;
+mod ciphers;
 mod connections;
 mod discovery;
 mod floods;

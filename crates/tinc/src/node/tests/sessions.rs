@@ -19,7 +19,9 @@ fn with_dave() -> Bench {
 fn request(bench: &mut Bench, through: &str, to: &str) -> Option<String> {
     let prefix = format!("15 alice {to} 15 ");
     let lines = bench.take(through);
-    lines.iter().find_map(|line| line.strip_prefix(&prefix)).map(str::to_owned)
+    let request = lines.iter().find_map(|line| line.strip_prefix(&prefix))?;
+    // An offer of AES-256-GCM may follow.
+    request.split(' ').next().map(str::to_owned)
 }
 
 /// Section 9.1: a packet starts a session, and an unanswered request is repeated after ten seconds.
