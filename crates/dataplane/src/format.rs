@@ -83,6 +83,12 @@ pub trait Format: Copy + Debug + Default + Send + Sync + 'static {
     /// Separates in-band messages from packets.
     fn in_band(text: &[u8]) -> Option<InBand>;
 
+    /// Returns the packet in a text that is no in-band message.
+    #[inline(always)]
+    fn packet(text: &mut [u8]) -> &mut [u8] {
+        text
+    }
+
     /// Creates an in-band message of at least `len` bytes that requests the sizes of datagrams received and sent.
     fn size_request(len: usize) -> Vec<u8>;
 
@@ -223,6 +229,9 @@ pub trait FormatKey: Debug + Send + Sync + Sized {
 pub trait Sealer {
     /// Returns the maximum number of bytes that sealing adds.
     fn overhead(&self) -> usize;
+
+    /// From now on, in-band messages are sealed. Until then, packets are.
+    fn begin_messages(&mut self) {}
 
     /// Runs `burst` with the sealer of this kind of key.
     fn run<B: SealBurst>(&mut self, burst: B) -> B::Output;

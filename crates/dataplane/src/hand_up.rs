@@ -7,12 +7,15 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use adit_engine::PeerId;
+use adit_engine::command::InnerMtu;
+use adit_engine::{Instant, PeerId};
 use adit_wire::VnetHeader;
+use adit_wire::ethernet::{HEADER_LEN, Mac};
 use adit_wire::split::Segments;
 use ipnet::IpNet;
 
 use crate::control::Plane;
+use crate::ethernet::StationId;
 use crate::format::Format;
 use crate::shared::Shared;
 use crate::stats::DropReason;
@@ -115,7 +118,11 @@ impl<F: Format> Plane<F> {
     /// Hands everything that no peer takes to the control plane, which gets it from [`Plane::take_handed_up`]: packets of the device without a
     /// route, for a peer without a key, or longer than [`adit_engine::command::InnerMtu::largest`] of their peer; and packets of peers that are not
     /// for this host ([`Plane::set_unpeered_routes`]), unless `all_to_device` is set. Datagrams without a peer or key arrive as control packets.
-    /// Peers may send packets from all source addresses. For TUN devices.
+    /// Peers may send packets from all source addresses.
+    ///
+    /// With a TAP device, the control plane knows all stations ([`Plane::set_stations`]), and the plane learns none. Also handed up are frames for
+    /// groups and unknown stations, and those of the device from stations that are not this host's. [`adit_engine::command::InnerMtu::largest`] then
+    /// limits whole frames, and the MSS in a frame with a VLAN tag is lowered by the tag's length more than in one without.
     pub fn hand_up(&self, all_to_device: bool) {
         // A second call changes nothing.
         let _ = self.shared.hand_up.set(HandUp::new(all_to_device));
@@ -133,11 +140,37 @@ impl<F: Format> Plane<F> {
         self.shared.tables.set_routes(owner.owner(), prefixes);
     }
 
+    /// With a TAP device: replaces the stations behind a peer, or behind this host's device. Each station is behind one of them: the last one set.
+    /// Stations beyond [`crate::MAX_MACS`] remain unknown.
+    pub fn set_stations(&self, peer: Option<PeerId>, stations: &[[u8; 6]]) {
+        let Shared { ethernet, tables, clock, .. } = &*self.shared;
+        let Some(switch) = ethernet else { return };
+        if peer.is_none_or(|id| tables.peers.load().get(id).is_some()) {
+            let owner = peer.unwrap_or(Unpeered::Host.owner());
+            let ids = stations.iter().map(|mac| StationId::new(None, Mac(*mac)));
+            switch.macs.assign(owner, ids, clock());
+        }
+    }
+
+    /// Returns when a station behind this host's device last sent a frame that was not handed up, or was set; `None` if there is no such station.
+    pub fn station_heard(&self, mac: [u8; 6]) -> Option<Instant> {
+        let switch = self.shared.ethernet.as_ref()?;
+        switch.macs.last_heard(StationId::new(None, Mac(mac)), Unpeered::Host.owner())
+    }
+
     /// Returns the length of the longest datagram that was received from a peer and authenticated.
     pub fn longest_received(&self, id: PeerId) -> Option<u16> {
         let peers = self.shared.tables.peers.load();
         peers.get(id).map(|peer| peer.longest_received.load(Relaxed))
     }
+}
+
+/// Returns the limits inside of a frame whose IP packet begins at `l2`: those of a frame without a VLAN tag, less the tag.
+pub(crate) fn behind_tag(mtu: InnerMtu, l2: usize) -> InnerMtu {
+    let tag = u16::try_from(l2.saturating_sub(HEADER_LEN)).unwrap_or(u16::MAX);
+    // 0 is no limit.
+    let less = |mss: u16| if mss == 0 { 0 } else { mss.saturating_sub(tag).max(1) };
+    InnerMtu { mss4: less(mtu.mss4), mss6: less(mtu.mss6), ..mtu }
 }
 
 impl<F: Format> Shared<F> {
@@ -151,11 +184,15 @@ impl<F: Format> Shared<F> {
         }
     }
 
-    /// Hands up the packets of a super-packet of the device. Returns `false` if the control plane did not ask for them.
+    /// Hands up the packets of a super-packet of the device, behind the first `l2` bytes of a frame. Returns `false` if the control plane did not ask for them.
     #[cold]
-    pub(crate) fn hand_up_segments(&self, vnet: &VnetHeader, packet: &mut [u8]) -> bool {
+    pub(crate) fn hand_up_segments(
+        &self,
+        vnet: &VnetHeader,
+        (packet, l2): (&mut [u8], usize),
+    ) -> bool {
         let Some(hand_up) = self.hand_up.get() else { return false };
-        match Segments::new(vnet, packet) {
+        match Segments::behind(vnet, packet, l2) {
             Ok(segments) => self.hand_up_rest(hand_up, segments),
             Err(_) => self.stats.drop(DropReason::TunMalformed),
         }

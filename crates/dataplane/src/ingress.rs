@@ -485,7 +485,7 @@ impl<'a, 's, F: Format> Ingress<'a, 's, F> {
         if packet.is_empty() {
             return Content::Other { empty: true };
         }
-        let Some(in_band) = F::in_band(packet) else { return Content::Packet(packet) };
+        let Some(in_band) = F::in_band(packet) else { return Content::Packet(F::packet(packet)) };
         run.peer.count_in_band_received(packet.len());
         match in_band {
             InBand::Ping => {}

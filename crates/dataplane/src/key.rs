@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use adit_engine::DataFormat;
 use adit_engine::command::PeerSpec;
 
-use crate::format::{Format, FormatKey};
+use crate::format::{Format, FormatKey, Sealer as _};
 use crate::peer::{KeyOrigin, Tx};
 
 /// A key of one slot, shared by both directions.
@@ -25,6 +25,13 @@ pub(crate) struct Key<F: Format> {
 pub struct Sealer<'k, F: Format> {
     pub(crate) key: <F::Key as FormatKey>::Sealer<'k>,
     pub(crate) tx: &'k mut F::Tx,
+}
+
+impl<F: Format> Sealer<'_, F> {
+    /// Seals in-band messages from now on.
+    pub(crate) fn begin_messages(&mut self) {
+        self.key.begin_messages();
+    }
 }
 
 impl<F: Format> Key<F> {

@@ -14,9 +14,10 @@ use adit_wire::split::Segments;
 
 use crate::control::Plane;
 use crate::egress::{Arena, PacketShape, SealProgress};
-use crate::ethernet::{EgressFrame, channel, outward, take_vlan};
+use crate::ethernet::{EgressFrame, channel, outward, outward_of_known, take_vlan};
 use crate::filter_hook::{self, Direction, FilterConfig, FilterHook, HookVerdict, Relayed};
 use crate::format::Format;
+use crate::hand_up::behind_tag;
 use crate::ingress::Ingress;
 use crate::peer::Peer;
 use crate::relay::Relay;
@@ -149,7 +150,7 @@ impl<F: Format> LoopbackPlane<F> {
         let peers = tables.peers.load();
         let Some(slot) = owner.and_then(|owner| peers.slot(owner)) else {
             let reason = self.shared.unrouted(ip.destination);
-            let handed_up = self.shared.hand_up_segments(vnet, packet);
+            let handed_up = self.shared.hand_up_segments(vnet, (packet, 0));
             return if handed_up { Ok(()) } else { Err(reason) };
         };
         let peer = slot.channel(packet).clone();
@@ -206,6 +207,17 @@ impl<F: Format> LoopbackPlane<F> {
         let shared = Arc::clone(&self.shared);
         let Some(switch) = &shared.ethernet else { return Ok(()) };
         let peers = shared.tables.peers.load();
+        if shared.hand_up.get().is_some() {
+            let (last, sender) = (&mut None, &mut None);
+            let EgressFrame { peer, l2 } =
+                outward_of_known(switch, &peers, frame, (last, sender), shared.clock)?;
+            let Some(peer) = peer else {
+                let _ = shared.hand_up_segments(vnet, (frame, l2));
+                return Ok(());
+            };
+            let segments = Segments::behind(vnet, frame, l2);
+            return self.seal_for(&peer, segments.map_err(|_| DropReason::TunMalformed)?, send);
+        }
         let mut vnet = *vnet;
         let (vlan, len) = match switch.vlans.get() {
             None => (None, frame.len()),
@@ -256,7 +268,10 @@ impl<F: Format> LoopbackPlane<F> {
         if peer.exceeds_rate(&spec, self.shared.clock, segments.packet().len()) {
             return Err(DropReason::RateLimited);
         }
-        let shape = PacketShape::<F>::of(&spec, 64);
+        let mut shape = PacketShape::<F>::of(&spec, 64);
+        if self.shared.hand_up.get().is_some() {
+            shape.mtu = behind_tag(shape.mtu, segments.l2());
+        }
         loop {
             let mut sealer = key.sealer(&mut tx, &spec);
             let progress = self.arena.egress(&mut segments, &mut sealer, &shape, |reason| {

@@ -259,6 +259,7 @@ pub(crate) fn seal_message<F: Format>(
 ) -> Result<(), DropReason> {
     arena.clear();
     let mut sealer = key.sealer(tx, spec);
+    sealer.begin_messages();
     arena
         .message(&mut sealer, message, &PacketShape::of(spec, 1))
         .ok_or(DropReason::ControlTooLong)?

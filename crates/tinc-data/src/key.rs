@@ -7,7 +7,7 @@ use adit_dataplane::{DropReason, ReplayCheck};
 use adit_tinc::aead;
 use adit_tinc::sptps::{Numbers, ReplayWindow};
 
-use crate::packet::{self, Ids, OVERHEAD};
+use crate::packet::{self, Ids, OVERHEAD, Packets};
 use crate::{DataKey, PeerSpec, Tinc};
 
 /// A session in use.
@@ -22,6 +22,7 @@ pub struct Key {
     numbers: Arc<Numbers>,
     sent_ids: Ids,
     received_ids: Ids,
+    packets: Packets,
 }
 
 impl FormatKey for Key {
@@ -32,7 +33,7 @@ impl FormatKey for Key {
 
     /// The session has its own replay window.
     fn new(key: &DataKey, _: u32) -> Option<Self> {
-        let DataKey { session, own, peer } = key;
+        let DataKey { session, own, peer, packets } = key;
         Some(Self {
             send: session.send.clone(),
             receive: session.receive.clone(),
@@ -40,6 +41,7 @@ impl FormatKey for Key {
             numbers: Arc::clone(&session.numbers),
             sent_ids: Ids::from_source(*own),
             received_ids: Ids::from_source(*peer),
+            packets: *packets,
         })
     }
 
@@ -58,7 +60,7 @@ impl FormatKey for Key {
 
     #[inline]
     fn sealer(&self, _: &PeerSpec) -> Sealer<'_> {
-        Sealer(self)
+        Sealer { key: self, kind: Some(self.packets.record_type()) }
     }
 
     #[inline]
@@ -77,11 +79,19 @@ impl FormatKey for Key {
 
 /// Seals packets.
 #[derive(Debug)]
-pub struct Sealer<'k>(&'k Key);
+pub struct Sealer<'k> {
+    key: &'k Key,
+    /// The type of the packets; `None` for messages, which have theirs.
+    kind: Option<u8>,
+}
 
 impl format::Sealer for Sealer<'_> {
     fn overhead(&self) -> usize {
         OVERHEAD
+    }
+
+    fn begin_messages(&mut self) {
+        self.kind = None;
     }
 
     #[inline]
@@ -98,9 +108,9 @@ impl Seal for Sealer<'_> {
 
     #[inline]
     fn seal(&mut self, plain: &[u8], out: &mut [u8]) -> Result<usize, DropReason> {
-        let Key { send, numbers, sent_ids, .. } = self.0;
+        let Key { send, numbers, sent_ids, .. } = self.key;
         let seqno = numbers.take().map_err(|_| DropReason::KeyExhausted)?;
-        packet::seal(sent_ids, send, seqno, plain, out).ok_or(DropReason::TunMalformed)
+        packet::seal(sent_ids, send, seqno, (self.kind, plain), out).ok_or(DropReason::TunMalformed)
     }
 }
 
@@ -126,7 +136,7 @@ impl format::Opener for Opener<'_> {
         let place =
             if self.window.is_newest(seqno) { ReplayCheck::Newest } else { ReplayCheck::Late };
         self.window.accept(seqno).map_err(|_| DropReason::Replayed)?;
-        let text = packet::text(record).ok_or(DropReason::BadFraming)?;
+        let text = packet::text(self.key.packets, record).ok_or(DropReason::BadFraming)?;
         Ok((place, seqno.into(), text))
     }
 }

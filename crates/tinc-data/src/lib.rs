@@ -5,7 +5,7 @@
 //! ```
 //!
 //! The destination is zero: the receiver. Other datagrams, such as those that this node relays, are the control plane's. So are the records that are
-//! not IP packets (type 0): in-band messages, which begin with their type.
+//! not packets, which in router mode are IP packets (type 0) and in switch mode Ethernet frames (type 2): in-band messages, which begin with their type.
 //!
 //! Entry points for fuzzing, none of which may panic on any input: [`LoopbackPlane::open`](adit_dataplane::loopback::LoopbackPlane::open),
 //! [`packet::parse`].
@@ -35,7 +35,7 @@ use adit_engine::{DataFormat, Instant};
 use adit_tinc::name::NodeId;
 use adit_tinc::sptps::SharedSession;
 
-use packet::{IDS, OVERHEAD};
+use packet::{IDS, OVERHEAD, Packets};
 
 /// A data plane for tinc.
 pub type Plane = adit_dataplane::Plane<TincFormat>;
@@ -99,6 +99,8 @@ pub struct DataKey {
     pub own: NodeId,
     /// The other node.
     pub peer: NodeId,
+    /// The packets in the session.
+    pub packets: Packets,
 }
 
 impl fmt::Display for DataKey {
@@ -183,7 +185,12 @@ impl Format for TincFormat {
 
     #[inline(always)]
     fn in_band(text: &[u8]) -> Option<InBand> {
-        (!packet::is_ip(text)).then_some(InBand::Message)
+        (!packet::is_packet(text)).then_some(InBand::Message)
+    }
+
+    #[inline(always)]
+    fn packet(text: &mut [u8]) -> &mut [u8] {
+        packet::packet(text)
     }
 
     /// The node measures the path with its own probes.

@@ -15,6 +15,12 @@ pub const OVERHEAD: usize = IDS + SEQNO + 1 + TAG_LEN;
 /// The type of IP packets.
 pub const PACKET: u8 = 0;
 
+/// The type of Ethernet frames.
+pub const FRAME: u8 = 2;
+
+/// Replaces the type before a received frame, so that its text differs from that of a message. No type has this value.
+const FRAME_TEXT: u8 = 0x50;
+
 /// The identifiers before the records to one node.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct Ids([u8; IDS]);
@@ -36,17 +42,58 @@ impl Ids {
     }
 }
 
+/// The kind of packets in a session. Records of other types are messages.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
+pub enum Packets {
+    /// IP packets, in router mode.
+    #[default]
+    Ip,
+    /// Ethernet frames, in switch mode.
+    Frames,
+}
+
+impl Packets {
+    /// Returns the type of their records.
+    pub fn record_type(self) -> u8 {
+        match self {
+            Self::Ip => PACKET,
+            Self::Frames => FRAME,
+        }
+    }
+}
+
+/// Returns whether the text of a received record is that of a packet. Otherwise it is a message: a record with its type before the data.
+#[inline]
+pub fn is_packet(text: &[u8]) -> bool {
+    is_ip(text) || text.first() == Some(&FRAME_TEXT)
+}
+
+/// Returns the packet in a text for which [`is_packet`] returned `true`.
+#[inline]
+pub fn packet(text: &mut [u8]) -> &mut [u8] {
+    match text {
+        [FRAME_TEXT, frame @ ..] => frame,
+        other => other,
+    }
+}
+
 /// Returns whether a text is an IP packet. Otherwise it is a record with its type before the data. No type has these values.
 #[inline]
 pub fn is_ip(text: &[u8]) -> bool {
     text.first().is_some_and(|first| matches!(first >> 4, 4 | 6))
 }
 
-/// Seals an IP packet, or a record that begins with its type, into the start of `out`. Returns the length of the datagram, or `None` if `out` is too
-/// short or the cryptographic library fails.
+/// Seals a packet of type `kind`, or without one a message, which begins with its type, into the start of `out`. Returns the length of the datagram,
+/// or `None` if `out` is too short or the cryptographic library fails.
 #[inline]
-pub fn seal(ids: &Ids, key: &Key, seqno: u32, text: &[u8], out: &mut [u8]) -> Option<usize> {
-    let start = usize::from(is_ip(text));
+pub fn seal(
+    ids: &Ids,
+    key: &Key,
+    seqno: u32,
+    (kind, text): (Option<u8>, &[u8]),
+    out: &mut [u8],
+) -> Option<usize> {
+    let start = usize::from(kind.is_some());
     let body = start.checked_add(text.len())?;
     let len = body.checked_add(IDS + SEQNO + TAG_LEN)?;
     let (head, rest) = out.get_mut(..len)?.split_first_chunk_mut::<IDS>()?;
@@ -54,8 +101,8 @@ pub fn seal(ids: &Ids, key: &Key, seqno: u32, text: &[u8], out: &mut [u8]) -> Op
     let (record, tag) = rest.split_last_chunk_mut::<TAG_LEN>()?;
     *head = ids.0;
     *number = seqno.to_be_bytes();
-    let (kind, data) = record.split_at_mut_checked(start)?;
-    kind.fill(PACKET);
+    let (place, data) = record.split_at_mut_checked(start)?;
+    place.fill(kind.unwrap_or(PACKET));
     data.copy_from_slice(text);
     *tag = key.seal(seqno, record).ok()?;
     Some(len)
@@ -82,12 +129,16 @@ pub fn parse(datagram: &mut [u8]) -> Option<Sealed<'_>> {
     (!record.is_empty()).then_some(Sealed { seqno, record, tag })
 }
 
-/// Returns the text of an opened record: an IP packet, or otherwise the record with its type. `None` if its type looks like an IP packet.
+/// Returns the text of an opened record: a packet ([`is_packet`]), or otherwise the record with its type. `None` if its type looks like a packet.
 #[inline]
-pub fn text(record: &mut [u8]) -> Option<&mut [u8]> {
-    let start = match record {
-        [PACKET, packet @ ..] if is_ip(packet) => 1,
-        other if is_ip(other) => return None,
+pub fn text(packets: Packets, record: &mut [u8]) -> Option<&mut [u8]> {
+    let start = match (packets, &mut *record) {
+        (Packets::Ip, [PACKET, packet @ ..]) if is_ip(packet) => 1,
+        (Packets::Frames, [kind, ..]) if *kind == FRAME => {
+            *kind = FRAME_TEXT;
+            0
+        }
+        (_, other) if is_packet(other) => return None,
         _ => 0,
     };
     record.get_mut(start..)
@@ -107,7 +158,7 @@ mod tests {
         let key = Key::new(Cipher::ChaCha20Poly1305, bytes).unwrap();
         let mut out = [0; 64];
         let ids = Ids::from_source(NodeId([1, 2, 3, 4, 5, 6]));
-        let len = seal(&ids, &key, 2, b"\0hello", &mut out).unwrap();
+        let len = seal(&ids, &key, 2, (None, b"\0hello"), &mut out).unwrap();
         let expected = [
             0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 0, 0, 0, 2, 0x4d, 0xa2, 0xd5, 0x9b, 0x66, 0x12,
             0xbb, 0x89, 0xf9, 0x3d, 0xa1, 0xd7, 0x8a, 0x1c, 0x38, 0x57, 0x2b, 0x26, 0x12, 0x5f,
@@ -122,25 +173,49 @@ mod tests {
 
     #[test]
     fn a_buffer_that_is_too_short_is_refused() {
-        let key = Key::new(Cipher::Aes256Gcm, [7; 32]).unwrap();
-        let ids = Ids::from_source(NodeId([1; 6]));
-        for (text, len) in [(&[0x45_u8; 20][..], 20 + OVERHEAD), (&[4; 20], 20 + OVERHEAD - 1)] {
-            assert_eq!(seal(&ids, &key, 1, text, &mut vec![0; len - 1]), None);
-            assert_eq!(seal(&ids, &key, 1, text, &mut vec![0; len]), Some(len));
-            assert_eq!(seal(&ids, &key, 1, text, &mut vec![0; len + 9]), Some(len));
+        let (ids, key) =
+            (Ids::from_source(NodeId([1; 6])), Key::new(Cipher::Aes256Gcm, [7; 32]).unwrap());
+        for (kind, len) in [(Some(PACKET), 20 + OVERHEAD), (None, 20 + OVERHEAD - 1)] {
+            let sealed = |room| seal(&ids, &key, 1, (kind, &[4; 20]), &mut vec![0; room]);
+            assert_eq!(sealed(len - 1), None);
+            assert_eq!(sealed(len), Some(len));
+            assert_eq!(sealed(len + 9), Some(len));
         }
     }
 
     #[test]
+    fn the_text_of_a_frame_differs_from_that_of_each_message() {
+        let framed = |record: &mut [u8]| text(Packets::Frames, record).map(|text| text.to_vec());
+        // Frames to these stations begin like the records of a probe, a packet and a handshake, and like an IP packet.
+        for first in [4, 0, 2, 128, 0x45, 0x60, FRAME_TEXT] {
+            let mut frame = framed(&mut [FRAME, first, 7]).unwrap();
+            assert!(is_packet(&frame), "{first}");
+            assert_eq!(packet(&mut frame), [first, 7]);
+        }
+        for kind in [0, 1, 3, 4, 128] {
+            let message = framed(&mut [kind, FRAME_TEXT, 7]).unwrap();
+            assert_eq!((message[0], is_packet(&message)), (kind, false));
+        }
+        assert_eq!(framed(&mut [FRAME_TEXT, 1]), None, "a type that would pass as a frame");
+        assert_eq!(framed(&mut [0x45, 1]), None);
+        assert_eq!(text(Packets::Ip, &mut [FRAME_TEXT, 1]), None);
+        let in_router_mode = text(Packets::Ip, &mut [FRAME, 1, 2]).unwrap().to_vec();
+        assert!(!is_packet(&in_router_mode), "the node decides about frames in router mode");
+    }
+
+    #[test]
     fn the_text_of_a_record_is_unambiguous() {
-        assert_eq!(text(&mut [0, 0x45, 1]).unwrap(), [0x45, 1]);
-        assert_eq!(text(&mut [0, 0x60]).unwrap(), [0x60]);
-        assert_eq!(text(&mut [4, 0, 0]).unwrap(), [4, 0, 0], "a probe");
-        assert_eq!(text(&mut [0, 0x55]).unwrap(), [0, 0x55], "no IP packet");
-        assert_eq!(text(&mut [0]).unwrap(), [0]);
-        assert_eq!(text(&mut [128, 1]).unwrap(), [128, 1]);
+        let of = |record: &'static [u8]| {
+            text(Packets::Ip, &mut record.to_vec()).map(|text| text.to_vec())
+        };
+        assert_eq!(of(&[0, 0x45, 1]).unwrap(), [0x45, 1]);
+        assert_eq!(of(&[0, 0x60]).unwrap(), [0x60]);
+        assert_eq!(of(&[4, 0, 0]).unwrap(), [4, 0, 0], "a probe");
+        assert_eq!(of(&[0, 0x55]).unwrap(), [0, 0x55], "no IP packet");
+        assert_eq!(of(&[0]).unwrap(), [0]);
+        assert_eq!(of(&[128, 1]).unwrap(), [128, 1]);
         for kind in (0x40..0x50).chain(0x60..0x70) {
-            assert_eq!(text(&mut [kind, 0x45]), None, "{kind}");
+            assert_eq!(text(Packets::Ip, &mut [kind, 0x45]), None, "{kind}");
         }
     }
 
@@ -151,7 +226,7 @@ mod tests {
             let parsed = parse(&mut bytes);
             prop_assert_eq!(parsed.is_some(), len >= OVERHEAD);
             if let Some(Sealed { record, .. }) = parsed {
-                let _ = text(record);
+                let _ = text(if len % 2 == 0 { Packets::Ip } else { Packets::Frames }, record);
             }
         }
     }

@@ -2,14 +2,17 @@
 
 use adit_dataplane::loopback::LoopbackOutput;
 use adit_dataplane::{DropReason, HandedUp, Relay, Unpeered, Upcall};
-use adit_engine::command::{Float, KeySlot};
+use adit_engine::command::{Float, InnerMtu, KeySlot};
 use adit_engine::{Instant, Link, Notice, PeerId, Random, SocketId};
 use adit_tinc::keys::PrivateKey;
 use adit_tinc::name::NodeId;
 use adit_tinc::sptps::{CipherChoice, Datagram, Params, Role, WindowSize, data_label};
-use adit_tinc_data::packet::OVERHEAD;
+use adit_tinc_data::packet::{OVERHEAD, Packets};
 use adit_tinc_data::{Command, DataKey, LoopbackPlane, PeerSpec, Upcalls};
 use adit_wire::{Gso, VnetHeader};
+
+/// The time in an end in switch mode.
+const NOW: u64 = 700;
 
 const PEER: PeerId = PeerId(7);
 const ALICE: NodeId = NodeId([1; 6]);
@@ -21,6 +24,7 @@ struct End {
     session: Datagram,
     own: NodeId,
     other: NodeId,
+    packets: Packets,
 }
 
 fn link(host: u8) -> Link {
@@ -68,7 +72,7 @@ impl End {
     fn new(session: Datagram, [own, other]: [NodeId; 2], [host, far]: [u8; 2]) -> Self {
         let (plane, upcalls) =
             LoopbackPlane::new(Relay::Kernel, false, true, || Instant::from_nanos(1)).unwrap();
-        let end = Self { plane, upcalls, session, own, other };
+        let end = Self { plane, upcalls, session, own, other, packets: Packets::Ip };
         let spec = PeerSpec { float: Float::Refuse, ..PeerSpec::plain(link(far)) };
         let net = |host: u8| format!("10.{host}.0.0/16").parse().unwrap();
         let plane = end.plane.plane();
@@ -80,10 +84,27 @@ impl End {
         end
     }
 
+    /// Creates an end in switch mode. The longest frame to the other end is 1200 bytes.
+    fn with_frames(session: Datagram, [own, other]: [NodeId; 2], [host, far]: [u8; 2]) -> Self {
+        let (plane, upcalls) =
+            LoopbackPlane::ethernet(Relay::Kernel, false, || Instant::from_nanos(NOW)).unwrap();
+        let end = Self { plane, upcalls, session, own, other, packets: Packets::Frames };
+        let spec = PeerSpec { float: Float::Refuse, ..PeerSpec::plain(link(far)) };
+        let plane = end.plane.plane();
+        plane.hand_up(false);
+        plane.apply(Command::AddPeer(PEER, spec));
+        let mtu = InnerMtu { mss4: 1000, mss6: 1000, largest: 1200 };
+        plane.apply(Command::SetMtu(PEER, mtu));
+        plane.set_stations(None, &[mac(host)]);
+        plane.set_stations(Some(PEER), &[mac(far)]);
+        end.install();
+        end
+    }
+
     /// Installs the session as it is now.
     fn install(&self) {
         let session = self.session.share().unwrap();
-        let key = DataKey { session, own: self.own, peer: self.other };
+        let key = DataKey { session, own: self.own, peer: self.other, packets: self.packets };
         self.plane.plane().apply(Command::InstallKey(PEER, KeySlot::Primary, Box::new(key)));
     }
 
@@ -309,4 +330,133 @@ fn a_super_packet_leaves_as_one_train() {
         });
     }
     assert_eq!(arrived, 40);
+}
+
+fn ends_with_frames() -> (End, End) {
+    let (alice, bob) = sessions(&mut Random::new([5; 32]));
+    let alice = End::with_frames(alice, [ALICE, BOB], [1, 2]);
+    (alice, End::with_frames(bob, [BOB, ALICE], [2, 1]))
+}
+
+/// Returns the address of a station, which begins like the record of a probe.
+fn mac(number: u8) -> [u8; 6] {
+    [4, 0, 0, 0, 0, number]
+}
+
+fn frame(from: u8, to: [u8; 6], len: usize) -> Vec<u8> {
+    let mut frame = [&to[..], &mac(from), &[0x88, 0xb5]].concat();
+    frame.resize(len, 7);
+    frame
+}
+
+/// Passes a frame from the device to an end, which must hand it up.
+fn comes_up(end: &mut End, frame: &[u8]) {
+    let (mut copy, mut sealed) = (frame.to_vec(), 0);
+    end.plane.seal(&VnetHeader::default(), &mut copy, |_, _| sealed += 1);
+    assert_eq!((sealed, end.handed_up()), (0, vec![HandedUp::FromDevice(frame.to_vec())]));
+}
+
+#[test]
+fn frames_travel_as_records_of_their_type() {
+    let (mut alice, mut bob) = ends_with_frames();
+    let there = frame(1, mac(2), 200);
+    let mut sealed = alice.seal(&there);
+    assert_eq!(sealed.len(), there.len() + OVERHEAD);
+    assert_eq!(bob.open(&sealed.clone()), std::slice::from_ref(&there));
+    let session = &mut ends_with_frames().1.session;
+    assert_eq!(session.open(&mut sealed[12..]), Ok((2, &there[..])), "the same keys");
+    let sealed = alice.seal_in_node(2, &there);
+    assert_eq!(bob.open(&sealed), [there]);
+    assert!(alice.upcalls().is_empty() && bob.upcalls().is_empty());
+    // All other records are the node's: also those with a packet of router mode, or a compressed frame.
+    for (kind, data) in [(4, vec![0; 99]), (0, packet(1, 2, 0)), (3, vec![0x50; 20])] {
+        let sealed = alice.seal_in_node(kind, &data);
+        assert!(bob.open(&sealed).is_empty(), "{kind}");
+        let record = [&[kind][..], &data].concat();
+        assert_eq!(bob.upcalls(), [Upcall::Notice(Notice::InBand(PEER, record))]);
+    }
+}
+
+#[test]
+fn a_frame_of_the_device_goes_to_a_known_station_from_a_known_one() {
+    let (mut alice, _) = ends_with_frames();
+    alice.seal(&frame(1, mac(2), 1200));
+    for other in [
+        frame(1, mac(2), 1201),
+        frame(1, mac(9), 100),
+        frame(1, mac(1), 100),
+        frame(1, [0xff; 6], 100),
+        frame(1, [0x33, 0x33, 0, 0, 0, 1], 100),
+        frame(9, mac(2), 100),
+        frame(2, mac(2), 100),
+    ] {
+        comes_up(&mut alice, &other);
+    }
+    // A group is no station, also if a node says so.
+    alice.plane.plane().set_stations(Some(PEER), &[mac(2), [0xff; 6]]);
+    comes_up(&mut alice, &frame(1, [0xff; 6], 100));
+    alice.seal(&frame(1, mac(2), 100));
+    alice.plane.plane().apply(Command::DelKey(PEER, KeySlot::Primary));
+    comes_up(&mut alice, &frame(1, mac(2), 100));
+    alice.install();
+    alice.seal(&frame(1, mac(2), 100));
+    alice.plane.plane().apply(Command::DelPeer(PEER));
+    comes_up(&mut alice, &frame(1, mac(2), 100));
+}
+
+#[test]
+fn a_station_that_moves_takes_its_frames_along() {
+    let (mut alice, mut bob) = ends_with_frames();
+    let sealed = bob.seal(&frame(2, mac(1), 100));
+    assert_eq!(alice.open(&sealed).len(), 1);
+    let late = [bob.seal(&frame(2, mac(1), 100)), bob.seal(&frame(2, mac(1), 100))];
+    assert_eq!(alice.plane.plane().station_heard(mac(1)), Some(Instant::from_nanos(NOW)));
+    assert_eq!(alice.plane.plane().station_heard(mac(2)), None, "it is behind another node");
+    // The station is behind bob now.
+    alice.plane.plane().set_stations(Some(PEER), &[mac(1), mac(2)]);
+    assert_eq!(alice.plane.plane().station_heard(mac(1)), None);
+    assert!(alice.open(&late[0]).is_empty());
+    let up = HandedUp::FromPeer(PEER, frame(2, mac(1), 100));
+    assert_eq!(alice.handed_up(), [up]);
+    // And back.
+    alice.plane.plane().set_stations(None, &[mac(1)]);
+    assert_eq!(alice.open(&late[1]).len(), 1);
+    alice.plane.plane().set_stations(None, &[]);
+    comes_up(&mut alice, &frame(1, mac(2), 100));
+}
+
+#[test]
+fn frames_of_a_node_that_are_not_for_this_host_come_up() {
+    let (mut alice, mut bob) = ends_with_frames();
+    for to in [mac(2), mac(9), [0xff; 6]] {
+        let other = frame(1, to, 100);
+        // As a relay or a broadcast of the node would.
+        let sealed = alice.seal_in_node(2, &other);
+        let expected = if to == mac(2) { vec![] } else { vec![HandedUp::FromPeer(PEER, other)] };
+        assert_eq!(bob.open(&sealed).len(), usize::from(to == mac(2)));
+        assert_eq!(bob.handed_up(), expected);
+    }
+    let sealed = alice.seal_in_node(2, &[4; 13]);
+    assert!(bob.open(&sealed).is_empty());
+    assert_eq!(bob.dropped(DropReason::NotEthernet), 1, "too short for a header");
+}
+
+#[test]
+fn the_mss_leaves_room_for_a_vlan_tag() {
+    // A SYN whose MSS is 1460.
+    let syn = [
+        0x45, 0, 0, 44, 0, 0, 0, 0, 64, 6, 0, 0, 10, 1, 0, 1, 10, 2, 0, 1, 0x12, 0x34, 0, 80, 0, 0,
+        0, 0, 0, 0, 0, 0, 0x60, 2, 0, 0, 0, 0, 0, 0, 2, 4, 0x05, 0xb4,
+    ];
+    for (tag, expected) in [(&[][..], 1000_u16), (&[0x81, 0, 0, 5], 996)] {
+        let (mut alice, mut bob) = ends_with_frames();
+        let from = |from: u8, to: u8| [&mac(to)[..], &mac(from), tag, &[8, 0], &syn].concat();
+        let mut sealed = alice.seal(&from(1, 2));
+        let session = &mut ends_with_frames().1.session;
+        let (_, sent) = session.open(&mut sealed[12..]).unwrap();
+        assert_eq!(sent[sent.len() - 2..], expected.to_be_bytes());
+        let sealed = bob.seal_in_node(2, &from(2, 1));
+        let received = alice.open(&sealed).remove(0);
+        assert_eq!(received[received.len() - 2..], expected.to_be_bytes());
+    }
 }

@@ -1,7 +1,8 @@
-//! The data plane of a daemon in router mode.
+//! The data plane of a daemon in router or switch mode.
 //!
 //! The plane carries the packets of the nodes that are reached directly by UDP. Everything else comes up: datagrams without a session, packets without a
-//! route or longer than their path, and records that are no packets. They go the way that they also have without a plane.
+//! route or longer than their path, and records that are no packets; in switch mode also frames to many nodes, and those of stations that the router
+//! has not learnt yet. They go the way that they also have without a plane.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
@@ -21,20 +22,21 @@ use adit_runtime::fault::Fault;
 use adit_runtime::metrics::Samples;
 use adit_runtime::plane_backend::{PlaneBackend, fill_totals, gates};
 use adit_runtime::worker_count;
-use adit_tinc::config::{Forwarding, ServerConfig};
+use adit_tinc::config::{Forwarding, Mode, ServerConfig};
 use adit_tinc::name::NodeName;
 use adit_tinc::node::{DirectPath, Node, Traffic};
-use adit_tinc_data::packet::{OVERHEAD, PACKET, is_ip};
+use adit_tinc_data::packet::{OVERHEAD, Packets};
 use adit_tinc_data::{Command, DataKey, PeerSpec, Plane, Tinc, TincFormat};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::plane_routes::PlaneRoutes;
 
-/// The headers before the MSS's data in IPv4 and IPv6 packets, and the longest packet of a frame.
+/// The headers before the MSS's data in IPv4 and IPv6 packets, that of a frame, and the longest packet of a frame.
 const TCP4: u16 = 20 + 20;
 const TCP6: u16 = 40 + 20;
-const MAX_PACKET: u16 = 1518 - 14;
+const ETHERNET: u16 = 14;
+const MAX_PACKET: u16 = 1518 - ETHERNET;
 
 /// The number of bytes by which a datagram is longer than a record with its type.
 const MESSAGE_OVERHEAD: u64 = OVERHEAD as u64 - 1;
@@ -42,6 +44,7 @@ const MESSAGE_OVERHEAD: u64 = OVERHEAD as u64 - 1;
 /// The data plane, and the nodes that it knows.
 pub(super) struct Carrier {
     backend: PlaneBackend<TincFormat>,
+    packets: Packets,
     wakeup: AsyncFd<OwnedFd>,
     /// More may have come up although the descriptor will not be reported again.
     more: bool,
@@ -95,13 +98,17 @@ impl Carrier {
         let sockets = groups.iter().enumerate().flat_map(|(number, group)| {
             group.iter().map(move |socket| (socket_id(number), Arc::clone(socket)))
         });
+        let packets = match server.mode {
+            Mode::Router | Mode::Hub => Packets::Ip,
+            Mode::Switch => Packets::Frames,
+        };
         let config = PlaneConfig {
             tun: Some(tun),
             sockets: sockets.collect(),
             relay: Relay::Kernel,
             gates: gates(),
             client: false,
-            ethernet: false,
+            ethernet: packets == Packets::Frames,
         };
         let (plane, upcalls) = adit_tinc_data::start(config, now)
             .map_err(|error| worker_count::not_started(&error))?;
@@ -116,13 +123,14 @@ impl Carrier {
         Ok(Self {
             wakeup: watch(wakeup, Interest::READABLE).map_err(broken)?,
             backend,
+            packets,
             more: true,
             sockets: addresses.map(|socket| socket.local_addr()).collect(),
             peers: BTreeMap::new(),
             names: HashMap::new(),
             next_id: 0,
             changed: BTreeSet::new(),
-            routes: PlaneRoutes::new(&server.broadcast_subnets, now()),
+            routes: PlaneRoutes::new(&server.broadcast_subnets, packets, now()),
             paused: false,
         })
     }
@@ -195,18 +203,15 @@ impl Carrier {
         let Some(carried) = self.peers.get_mut(to).filter(|carried| carried.path.is_some()) else {
             return false;
         };
-        let text = match record {
-            // The plane adds a packet's type itself, and counts it like those of the device.
-            [PACKET, packet @ ..] if is_ip(packet) => packet,
-            record => {
-                let (packets, bytes) = &mut carried.records;
-                *packets = packets.saturating_add(1);
-                *bytes = bytes.saturating_add(MESSAGE_OVERHEAD).saturating_add(record.len() as u64);
-                record
-            }
-        };
+        // Packets are counted by the plane like those of the device.
+        let is_packet = record.first() == Some(&self.packets.record_type());
+        if !is_packet {
+            let (packets, bytes) = &mut carried.records;
+            *packets = packets.saturating_add(1);
+            *bytes = bytes.saturating_add(MESSAGE_OVERHEAD).saturating_add(record.len() as u64);
+        }
         let id = carried.id;
-        self.plane().apply(Command::SendData(id, text.to_vec()));
+        self.plane().apply(Command::SendData(id, record.to_vec()));
         true
     }
 
@@ -259,9 +264,9 @@ impl Carrier {
         };
         let Some(path) = path else { return };
         let DirectPath { session, own, peer, .. } = path.clone();
-        let (id, mtu) = (carried.id, inner_mtu(&path));
+        let (id, mtu) = (carried.id, inner_mtu(&path, self.packets));
         carried.path = Some(path);
-        let key = Box::new(DataKey { session, own, peer });
+        let key = Box::new(DataKey { session, own, peer, packets: self.packets });
         self.plane().apply(Command::SetMtu(id, mtu));
         self.plane().apply(Command::InstallKey(id, KeySlot::Primary, key));
         node.set_carried(at, name, true);
@@ -340,6 +345,11 @@ impl Carrier {
         }
     }
 
+    /// Returns when a station behind the device last sent a frame that the plane has carried.
+    pub(super) fn station_heard(&self, mac: [u8; 6]) -> Option<Instant> {
+        self.plane().station_heard(mac)
+    }
+
     /// Adds the plane's metrics that a status report does not have.
     pub(super) fn measure(&self, samples: &mut Samples) {
         self.backend.measure(samples);
@@ -351,9 +361,13 @@ impl Carrier {
     }
 }
 
-/// Returns the limits inside of packets to a node.
-fn inner_mtu(path: &DirectPath) -> InnerMtu {
-    let room = path.mtu.min(MAX_PACKET);
+/// Returns the limits inside of packets to a node. The MTU of a path of frames counts the Ethernet header.
+fn inner_mtu(path: &DirectPath, packets: Packets) -> InnerMtu {
+    let room = match packets {
+        Packets::Ip => path.mtu,
+        Packets::Frames => path.mtu.saturating_sub(ETHERNET),
+    };
+    let room = room.min(MAX_PACKET);
     let mss = |headers: u16| if path.clamp_mss { room.saturating_sub(headers).max(1) } else { 0 };
     InnerMtu { mss4: mss(TCP4), mss6: mss(TCP6), largest: path.mtu }
 }

@@ -1,7 +1,7 @@
 //! The data path: packets between the device, the router, the node and the UDP sockets.
 //!
-//! In router mode with a TUN device a data plane carries the packets, and what it cannot carry comes up from it. Otherwise one packet is one
-//! datagram, and all run through the node on the control thread.
+//! In router mode with a TUN device, and in switch mode, a data plane carries the packets, and what it cannot carry comes up from it. Otherwise one
+//! packet is one datagram, and all run through the node on the control thread.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -248,6 +248,13 @@ impl Data {
     pub(super) fn tick(&mut self, node: &mut Node, now: Instant) {
         if let Some(carrier) = &mut self.carrier {
             carrier.tick(node, now);
+        }
+    }
+
+    /// Lets the router know which stations behind the device have sent frames that the data plane has carried.
+    pub(super) fn refresh_stations(&mut self) {
+        if let Some(carrier) = &self.carrier {
+            self.router.refresh(|mac| carrier.station_heard(mac));
         }
     }
 

@@ -30,11 +30,15 @@ pub(super) struct Device {
     tun: Option<TunDevice>,
 }
 
-/// Returns the number of workers of the data plane. `None` if the packets need the router of this process: if they are frames, or their TTL is
-/// decremented.
+/// Returns the number of workers of the data plane. `None` if the packets need the router of this process: in hub mode, if only the device has
+/// frames, or if the TTL is decremented.
 pub(super) fn workers(server: &ServerConfig) -> Result<Option<u16>, Fault> {
-    let is_tun = matches!(server.device_type, None | Some(DeviceType::Tun));
-    if server.mode != Mode::Router || !is_tun || server.decrement_ttl {
+    let needed = match server.mode {
+        Mode::Router => DeviceType::Tun,
+        Mode::Switch => DeviceType::Tap,
+        Mode::Hub => return Ok(None),
+    };
+    if server.device_type.is_some_and(|kind| kind != needed) || server.decrement_ttl {
         return Ok(None);
     }
     worker_count::of_server(None, None).map(Some)

@@ -1,4 +1,4 @@
-//! The routes of the data plane: which node the packets for each network go to.
+//! The routes of the data plane: which node the packets for each network go to, or in switch mode the frames for each station.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -8,6 +8,7 @@ use adit_engine::{Instant, PeerId};
 use adit_tinc::name::NodeName;
 use adit_tinc::node::Node;
 use adit_tinc::subnet::{Subnet, SubnetAddress};
+use adit_tinc_data::packet::Packets;
 use adit_tinc_data::{Command, Plane};
 use ipnet::IpNet;
 
@@ -28,10 +29,20 @@ enum Owner {
     Peer(PeerId),
 }
 
+/// The addresses of an owner.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Addresses {
+    networks: Vec<IpNet>,
+    stations: Vec<[u8; 6]>,
+}
+
 /// The routes that the plane has.
 pub(super) struct PlaneRoutes {
+    packets: Packets,
     broadcast: Vec<IpNet>,
-    installed: BTreeMap<Owner, Vec<IpNet>>,
+    /// The stations whose frames go to many nodes.
+    broadcast_stations: Vec<[u8; 6]>,
+    installed: BTreeMap<Owner, Addresses>,
     /// The version of the subnets that they come from.
     version: u64,
     outdated: bool,
@@ -40,11 +51,13 @@ pub(super) struct PlaneRoutes {
 }
 
 impl PlaneRoutes {
-    pub(super) fn new(broadcast_subnets: &[Subnet], now: Instant) -> Self {
+    pub(super) fn new(broadcast_subnets: &[Subnet], packets: Packets, now: Instant) -> Self {
         let standard = BROADCAST.iter().filter_map(|text| text.parse().ok());
         let configured = broadcast_subnets.iter().filter_map(network);
         Self {
+            packets,
             broadcast: standard.chain(configured).collect(),
+            broadcast_stations: broadcast_subnets.iter().filter_map(station).collect(),
             installed: BTreeMap::new(),
             version: 0,
             outdated: true,
@@ -65,10 +78,14 @@ impl PlaneRoutes {
     /// Lets the packets of a node that the plane is about to forget come up, so that they do not follow the route of a larger network meanwhile.
     pub(super) fn release(&mut self, id: PeerId, plane: &Plane) {
         self.outdated = true;
-        let Some(networks) = self.installed.remove(&Owner::Peer(id)) else { return };
-        let router = self.installed.entry(Owner::Router).or_default();
-        router.extend(networks);
-        install(plane, Owner::Router, router);
+        let Some(Addresses { networks, .. }) = self.installed.remove(&Owner::Peer(id)) else {
+            return;
+        };
+        if self.packets == Packets::Ip {
+            let router = self.installed.entry(Owner::Router).or_default();
+            router.networks.extend(networks);
+            install(plane, Owner::Router, router);
+        }
     }
 
     /// Installs the routes that follow from the node's subnets. `known` returns a node that the plane knows.
@@ -90,12 +107,12 @@ impl PlaneRoutes {
         let gone = self.installed.keys().filter(|owner| !wanted.contains_key(owner));
         let gone: Vec<Owner> = gone.copied().collect();
         // A network that moves to another owner leaves its former one by itself, so this order leaves no gap for those that only move.
-        for (owner, networks) in &wanted {
-            if self.installed.get(owner) != Some(networks) {
-                install(plane, *owner, networks);
+        for (owner, addresses) in &wanted {
+            if self.installed.get(owner) != Some(addresses) {
+                install(plane, *owner, addresses);
             }
         }
-        gone.into_iter().for_each(|owner| install(plane, owner, &[]));
+        gone.into_iter().for_each(|owner| install(plane, owner, &Addresses::default()));
         self.installed = wanted;
         self.not_before = clock() + clock().since(start) * SHARE;
     }
@@ -104,8 +121,9 @@ impl PlaneRoutes {
         &self,
         node: &Node,
         known: impl Fn(&NodeName) -> Option<PeerId>,
-    ) -> BTreeMap<Owner, Vec<IpNet>> {
+    ) -> BTreeMap<Owner, Addresses> {
         let (own, graph) = (node.name(), node.graph());
+        let mut wanted: BTreeMap<Owner, Addresses> = BTreeMap::new();
         let mut owners: BTreeMap<IpNet, Owner> = BTreeMap::new();
         for (subnet, name) in node.subnets().winners(|name| graph.route(name).is_some()) {
             let owner = match known(name) {
@@ -113,24 +131,53 @@ impl PlaneRoutes {
                 Some(peer) => Owner::Peer(peer),
                 None => Owner::Router,
             };
-            if let Some(network) = network(subnet) {
-                owners.insert(network, owner);
+            match self.packets {
+                Packets::Ip => {
+                    if let Some(network) = network(subnet) {
+                        owners.insert(network, owner);
+                    }
+                }
+                // The plane hands up the frames for stations that it does not know.
+                Packets::Frames if owner == Owner::Router => {}
+                Packets::Frames => {
+                    let stations = station(subnet);
+                    let one_node = |mac: &[u8; 6]| !self.broadcast_stations.contains(mac);
+                    if let Some(mac) = stations.filter(one_node) {
+                        wanted.entry(owner).or_default().stations.push(mac);
+                    }
+                }
             }
         }
+        if self.packets == Packets::Frames {
+            return wanted;
+        }
         owners.extend(self.broadcast.iter().map(|network| (*network, Owner::Router)));
-        let mut wanted: BTreeMap<Owner, Vec<IpNet>> = BTreeMap::new();
         for (network, owner) in owners {
-            wanted.entry(owner).or_default().push(network);
+            wanted.entry(owner).or_default().networks.push(network);
         }
         wanted
     }
 }
 
-fn install(plane: &Plane, owner: Owner, networks: &[IpNet]) {
+fn install(plane: &Plane, owner: Owner, Addresses { networks, stations }: &Addresses) {
     match owner {
-        Owner::Host => plane.set_unpeered_routes(Unpeered::Host, networks),
+        Owner::Host => {
+            plane.set_unpeered_routes(Unpeered::Host, networks);
+            plane.set_stations(None, stations);
+        }
         Owner::Router => plane.set_unpeered_routes(Unpeered::Control, networks),
-        Owner::Peer(id) => plane.apply(Command::SetRoutes(id, networks.to_vec())),
+        Owner::Peer(id) => {
+            plane.apply(Command::SetRoutes(id, networks.clone()));
+            plane.set_stations(Some(id), stations);
+        }
+    }
+}
+
+/// Returns the MAC address of a subnet; `None` if it is a network.
+fn station(subnet: &Subnet) -> Option<[u8; 6]> {
+    match subnet.address() {
+        SubnetAddress::Mac(mac) => Some(mac),
+        SubnetAddress::V4(_) | SubnetAddress::V6(_) => None,
     }
 }
 

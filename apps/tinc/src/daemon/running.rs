@@ -133,6 +133,7 @@ impl Instance for Running {
         self.data.tick(&mut self.node, now);
         self.perform(now);
         if self.data.router.due().is_some_and(|due| now >= due) {
+            self.data.refresh_stations();
             for subnet in self.data.router.expire(now) {
                 self.node.remove_subnet(now, subnet);
             }

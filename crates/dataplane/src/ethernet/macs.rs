@@ -1,6 +1,6 @@
 //! The table of stations. It maps each, in its VLAN, to the peer in front of it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
@@ -217,6 +217,44 @@ impl Macs {
             }
         }
         Ok(())
+    }
+
+    /// Replaces the stations behind a peer, which leave the peers that they were behind. Those that do not fit remain unknown.
+    pub(crate) fn assign(
+        &self,
+        peer: PeerId,
+        stations: impl Iterator<Item = StationId>,
+        now: Instant,
+    ) {
+        let wanted: HashSet<StationId> = stations.collect();
+        let mut known = self.write();
+        let former = known.owned.get(&peer).map_or(&[][..], |owned| &owned.stations);
+        let gone: Vec<StationId> =
+            former.iter().filter(|id| !wanted.contains(id)).copied().collect();
+        gone.into_iter().for_each(|id| known.forget(id));
+        for id in wanted {
+            match known.by_id.get(&id) {
+                Some(station) if station.peer == peer => continue,
+                Some(_) => {
+                    known.forget(id);
+                    self.moved.fetch_add(1, Relaxed);
+                }
+                None if known.is_full_for(id) => continue,
+                None => {
+                    self.learnt.fetch_add(1, Relaxed);
+                }
+            }
+            let heard = AtomicU64::new(now.as_nanos());
+            known.by_id.insert(id, Station { peer, heard });
+            known.owned.entry(peer).or_default().stations.push(id);
+        }
+    }
+
+    /// Returns when a station behind this peer was last heard.
+    pub(crate) fn last_heard(&self, id: StationId, peer: PeerId) -> Option<Instant> {
+        let stations = self.read();
+        let station = stations.by_id.get(&id).filter(|station| station.peer == peer)?;
+        Some(Instant::from_nanos(station.heard.load(Relaxed)))
     }
 
     /// Forgets the stations behind a peer.

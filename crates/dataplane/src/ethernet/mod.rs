@@ -31,6 +31,7 @@ pub(crate) use questions::StationQuestions;
 pub(crate) use vlans::{OnDevice, take_vlan};
 
 use crate::format::Format;
+use crate::hand_up::Unpeered;
 use crate::peer::Peer;
 use crate::routes::Routes;
 use crate::stats::DropReason;
@@ -126,6 +127,26 @@ pub(crate) fn outward<F: Format>(
     if let Some(peer) = &peer {
         *last = Some((station, Arc::clone(peer)));
     }
+    Ok(EgressFrame { peer, l2 })
+}
+
+/// Looks up one frame of the device for a control plane that knows all stations. Without a peer, the frame is the control plane's: it is for many
+/// nodes, or its sender or receiver is not known. `sender` is the station of this host that sent the last frame.
+pub(crate) fn outward_of_known<F: Format>(
+    switch: &Switch,
+    peers: &PeerTable<F>,
+    frame: &[u8],
+    (last, sender): (&mut Option<(StationId, Arc<Peer<F>>)>, &mut Option<StationId>),
+    clock: fn() -> Instant,
+) -> Result<EgressFrame<F>, DropReason> {
+    let EgressFrame { peer, l2 } = outward(switch, false, peers, (frame, None), last)?;
+    let source = Ethernet::parse(frame).ok_or(DropReason::NotEthernet)?.source;
+    let source = StationId::new(None, source);
+    if *sender != Some(source) {
+        let is_own = switch.macs.heard(source, Unpeered::Host.owner(), clock());
+        *sender = is_own.then_some(source);
+    }
+    let peer = peer.filter(|_| *sender == Some(source));
     Ok(EgressFrame { peer, l2 })
 }
 

@@ -23,6 +23,9 @@ impl<'a, F: Format> Ingress<'a, '_, F> {
     // Not inlined, so the caller's loop stays small for packets of a TUN device.
     #[inline(never)]
     pub(super) fn deliver_frame(&mut self, run: &Run<'_, F>, switch: &Switch, frame: &'a mut [u8]) {
+        if let Some(hand_up) = self.shared.hand_up.get() {
+            return self.deliver_or_hand_up_frame(run, hand_up, switch, frame);
+        }
         let stats = &self.shared.stats;
         let Some(header) = Ethernet::parse(frame) else {
             return stats.drop(DropReason::NotEthernet);

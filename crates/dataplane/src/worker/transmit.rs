@@ -22,6 +22,7 @@ use super::too_big::TooBig;
 use crate::egress::{Arena, PacketShape, SealProgress, TrainSpan};
 use crate::filter_hook::{FilterHook, Relayed};
 use crate::format::Format;
+use crate::hand_up::behind_tag;
 use crate::key::Key;
 use crate::peer::{Peer, Tx};
 use crate::shared::Shared;
@@ -194,7 +195,7 @@ impl<F: Format> Transmitter<F> {
         if let (Some(switch), false) = (&shared.ethernet, frames.floods.is_empty()) {
             self.flood(&frames.floods, &peers, switch);
         }
-        frames.last = None;
+        frames.forget();
         frames.floods.clear();
         self.frames = frames;
         self.pieces = pieces;
@@ -231,7 +232,7 @@ impl<F: Format> Transmitter<F> {
                 },
                 None => {
                     let packet = reader.packet.get_mut(..current.len).unwrap_or(&mut []);
-                    if !self.shared.hand_up_segments(&current.vnet, packet) {
+                    if !self.shared.hand_up_segments(&current.vnet, (packet, current.l2)) {
                         self.shared.stats.drop(DropReason::NoKey);
                     }
                 }
@@ -302,16 +303,21 @@ impl<F: Format> Transmitter<F> {
             return stats.drop(DropReason::TunMalformed);
         };
         let largest = to.spec.mtu.largest;
-        let longest = segments.longest().saturating_sub(routed.l2);
+        let hand_up = shared.hand_up.get();
+        let l2 = if hand_up.is_some() { 0 } else { routed.l2 };
+        let longest = segments.longest().saturating_sub(l2);
         if largest != 0 && longest > usize::from(largest) {
-            if let Some(hand_up) = shared.hand_up.get() {
+            if let Some(hand_up) = hand_up {
                 return shared.hand_up_rest(hand_up, segments);
             }
             let frame = (segments.packet(), routed.l2);
             let device = (reader.tun, shared.device_tag(to.peer.vlan));
             self.too_big.notify((shared.clock)(), device, frame, largest);
         }
-        let shape = self.shape(to.spec);
+        let mut shape = self.shape(to.spec);
+        if hand_up.is_some() {
+            shape.mtu = behind_tag(shape.mtu, routed.l2);
+        }
         let before = self.arena.datagrams();
         loop {
             let progress = {

@@ -13,9 +13,10 @@ use std::net::SocketAddr;
 
 use adit_engine::Instant;
 
+use super::Node;
 use super::control::Traffic;
 use super::payload::{Arrival, RELAY_MINOR};
-use super::{Node, is_router};
+use crate::config::Mode;
 use crate::meta::{AddressToken, Options};
 use crate::name::{NodeId, NodeName};
 use crate::sptps::SharedSession;
@@ -32,7 +33,7 @@ pub struct DirectPath {
     pub own: NodeId,
     /// The other node, as the source of datagrams.
     pub peer: NodeId,
-    /// The length of the largest packet that goes by UDP, bytes. Longer ones take the way of [`Node::send_packet`].
+    /// The length of the largest packet that goes by UDP, bytes; in switch mode, of the largest frame. Longer ones take the way of [`Node::send_packet`].
     pub mtu: u16,
     /// The MSS of TCP connections is lowered to what fits into `mtu`.
     pub clamp_mss: bool,
@@ -88,7 +89,7 @@ impl Node {
         self.peers.get(name).and_then(|peer| peer.udp.address.filter(|_| peer.udp.confirmed))
     }
 
-    /// Returns the direct way to a node in router mode. `None` while packets have to take the way of [`Node::send_packet`]: without a session
+    /// Returns the direct way to a node in router and switch mode. `None` while packets have to take the way of [`Node::send_packet`]: without a session
     /// or a path by UDP whose MTU is known, and around a rekey.
     pub fn direct_path(&self, now: Instant, name: &NodeName) -> Option<DirectPath> {
         let route = self.graph.route(name)?;
@@ -101,7 +102,7 @@ impl Node {
         }
         let peer = self.peers.get(name).filter(|peer| peer.deferred.is_empty())?;
         let mtu = self.usable_mtu(name);
-        if !is_router(&self.config) || !peer.mtu.is_fixed() || mtu == 0 {
+        if self.config.mode == Mode::Hub || !peer.mtu.is_fixed() || mtu == 0 {
             return None;
         }
         let session = peer.session.as_ref().filter(|session| !session.is_rekey_due(now))?;

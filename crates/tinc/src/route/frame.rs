@@ -74,6 +74,11 @@ impl Router {
         self.stations.take_learnt().map(subnet)
     }
 
+    /// Another layer has carried frames of the device: `heard` returns when a station last sent one of them. Call it before [`Router::expire`].
+    pub fn refresh(&mut self, heard: impl Fn([u8; 6]) -> Option<Instant>) {
+        self.stations.refresh(|mac| heard(mac.0));
+    }
+
     /// Forgets the stations that sent nothing for some time. Returns their subnets, which are no longer the own node's. Call it at
     /// [`Router::due`].
     pub fn expire(&mut self, now: Instant) -> Vec<Subnet> {

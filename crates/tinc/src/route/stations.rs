@@ -45,6 +45,13 @@ impl Stations {
         self.learnt.take()
     }
 
+    /// Takes over when each station was heard elsewhere.
+    pub(super) fn refresh(&mut self, heard: impl Fn(Mac) -> Option<Instant>) {
+        for (mac, seen) in &mut self.seen {
+            *seen = heard(*mac).map_or(*seen, |heard| heard.max(*seen));
+        }
+    }
+
     /// Removes the stations that sent nothing for `keep`.
     pub(super) fn expire(&mut self, now: Instant, keep: Duration) -> Vec<Mac> {
         if self.due.is_none_or(|due| now < due) {

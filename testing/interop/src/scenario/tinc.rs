@@ -37,6 +37,7 @@ mod matrix;
 mod nets;
 mod network;
 mod plane;
+mod plane_switch;
 mod priority;
 mod programs;
 mod rekeys;
@@ -52,6 +53,7 @@ pub(super) const SCENARIOS: &[(&str, ScenarioFn)] = &[
     ("net-proxies", network::proxies),
     ("net-reload", network::reload),
     ("plane", plane::plane),
+    ("plane-switch", plane_switch::plane_switch),
     ("plane-to-tinc", plane::plane_to_tinc),
     ("priority", priority::priority),
     ("start", desk::start),

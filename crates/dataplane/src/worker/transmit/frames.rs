@@ -9,6 +9,7 @@ use adit_wire::split::Segments;
 use super::{Destination, Reader, SUPER_PACKET, Transmitter, TxPath};
 use crate::ethernet::{
     EgressFrame, Floods, PEER_COPIES, StationId, Switch, TOTAL_COPIES, channel, outward,
+    outward_of_known,
 };
 use crate::format::Format;
 use crate::peer::Peer;
@@ -20,13 +21,45 @@ use crate::tables::PeerTable;
 pub(super) struct Frames<F: Format> {
     /// The station looked up last in this turn, and the peer that it is behind.
     pub(super) last: Option<(StationId, Arc<Peer<F>>)>,
+    /// The station that sent the last frame of this turn, if it is this host's.
+    sender: Option<StationId>,
     pub(super) floods: Floods,
 }
 
 /// The peer that a frame is for, and where its IP packet starts.
 type FramePeer<F> = (Arc<Peer<F>>, usize);
 
+impl<F: Format> Frames<F> {
+    /// Forgets the stations looked up.
+    pub(super) fn forget(&mut self) {
+        (self.last, self.sender) = (None, None);
+    }
+}
+
 impl<F: Format> Reader<'_, F> {
+    /// Finds the peer of a frame that only a known station may send, for a control plane that is a switch itself. Other frames are handed up.
+    fn route_or_hand_up(
+        &mut self,
+        switch: &Switch,
+        vnet: &VnetHeader,
+        len: usize,
+    ) -> Result<Option<FramePeer<F>>, DropReason> {
+        let frame = self.packet.get_mut(..len).unwrap_or(&mut []);
+        let Frames { last, sender, .. } = &mut *self.frames;
+        let EgressFrame { peer, l2 } =
+            outward_of_known(switch, &self.peers, frame, (last, sender), self.shared.clock)?;
+        match peer {
+            Some(peer) => {
+                let packet = frame.get(l2..).unwrap_or(&[]);
+                Ok(Some((channel(&self.peers, peer, packet), l2)))
+            }
+            None => {
+                let _ = self.shared.hand_up_segments(vnet, (frame, l2));
+                Ok(None)
+            }
+        }
+    }
+
     /// Finds the peer of a frame in this VLAN. A frame to flood is kept until the end of the turn, because a peer's lock may be
     /// held.
     pub(super) fn route_frame(
@@ -35,6 +68,9 @@ impl<F: Format> Reader<'_, F> {
         vnet: &VnetHeader,
         (len, vlan): (usize, Option<VlanId>),
     ) -> Result<Option<FramePeer<F>>, DropReason> {
+        if self.shared.hand_up.get().is_some() {
+            return self.route_or_hand_up(switch, vnet, len);
+        }
         let frame = self.packet.get(..len).unwrap_or(&[]);
         let last = &mut self.frames.last;
         let EgressFrame { peer, l2 } =

@@ -157,7 +157,7 @@ impl<F: Format> Reader<'_, F> {
     fn refused(&mut self, reason: DropReason, vnet: &VnetHeader, len: usize) {
         let unrouted = matches!(reason, DropReason::NoRoute | DropReason::LocalScope);
         let packet = self.packet.get_mut(..len).unwrap_or(&mut []);
-        if !unrouted || !self.shared.hand_up_segments(vnet, packet) {
+        if !unrouted || !self.shared.hand_up_segments(vnet, (packet, 0)) {
             self.shared.stats.drop(reason);
         }
     }
@@ -199,7 +199,7 @@ impl<F: Format> Reader<'_, F> {
         let tables = &self.shared.tables;
         if tables.version() != self.version {
             (self.version, self.peers, self.routes) = tables.current();
-            self.frames.last = None;
+            self.frames.forget();
         }
     }
 }

@@ -11,6 +11,7 @@ use std::sync::{Arc, LazyLock};
 
 use adit_tinc::keys::PrivateKey;
 use nix::sys::signal::Signal;
+use serde_json::Value;
 
 use super::super::Scenario;
 use super::SOON;
@@ -316,6 +317,17 @@ impl Bed {
         command.arg("-c").arg(&node.folder).arg("--pidfile").arg(node.folder.join("pid"));
         command.args(words);
         output(command)
+    }
+
+    /// Returns the report of a node of adit.
+    pub(super) fn status(&self, at: usize) -> Result<Value> {
+        let space = self.space(at)?;
+        let mut command = space.command(&self.programs.adit.to_string_lossy());
+        command.args(["status", "--json"]);
+        let status: Value = serde_json::from_str(&output(command)?).context("JSON")?;
+        let mut reports = status.as_array().into_iter().flatten();
+        let report = reports.find(|it| it["tinc"]["net"] == space.name());
+        report.cloned().context(format!("no {} in {status}", space.name()))
     }
 
     /// Returns how a node reaches another one, in the words of `tinc info`.
