@@ -19,6 +19,9 @@ pub(super) fn log(event: &Event) {
         Event::SessionEstablished(node) => say!(3, "Session with {node}: established"),
         Event::KeysRenewed(node) => say!(3, "Session with {node}: new keys"),
         Event::SessionRestarted(node) => say!(3, "Session with {node}: restarted"),
+        Event::HandshakeFailed { node, error } => {
+            tracing::warn!("Session with {node}: handshake failed: {error}");
+        }
         Event::UdpConfirmed { node, address } => {
             say!(3, "UDP address of {node} set to {} port {}", address.ip(), address.port());
         }

@@ -144,6 +144,7 @@ fn take_over_host(old: &mut HostConfig, new: HostConfig) -> Vec<&'static str> {
         pmtu_discovery,
         clamp_mss,
         compression,
+        cipher,
         weight,
     } = new;
     let others = [
@@ -152,6 +153,7 @@ fn take_over_host(old: &mut HostConfig, new: HostConfig) -> Vec<&'static str> {
         ("TCPOnly", old.tcp_only != tcp_only),
         ("PMTUDiscovery", old.pmtu_discovery != pmtu_discovery),
         ("ClampMSS", old.clamp_mss != clamp_mss),
+        ("SPTPSCipher", old.cipher != cipher),
     ];
     // These tell other nodes about this one; it has no use for them itself.
     old.addresses = addresses;

@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 
+use adit_tinc::aead::Cipher;
 use adit_tinc::config::ServerConfig;
 use adit_tinc::meta::{AddressToken, Options};
 use adit_tinc::name::NodeName;
 use adit_tinc::node::{ConnectionInfo, Node, NodeInfo};
 
 use crate::control::rows::{
-    ConnectionRow, Count, EdgeRow, Endpoint, NodeRow, SubnetRow, TrafficRow, status,
+    AES_256_GCM, ConnectionRow, Count, EdgeRow, Endpoint, NodeRow, SubnetRow, TrafficRow, status,
 };
 
 /// The owner of the subnets of packets to many nodes.
@@ -49,7 +50,10 @@ pub(super) fn nodes(node: &Node, port: u16, started: i64, changes: &Changes) -> 
             status: status_of(&info, is_own),
             id: info.id.0.iter().map(|byte| format!("{byte:02x}")).collect(),
             address,
-            cipher: 0,
+            cipher: match info.cipher {
+                Some(Cipher::Aes256Gcm) => AES_256_GCM,
+                Some(Cipher::ChaCha20Poly1305) | None => 0,
+            },
             digest: 0,
             mac_length: 0,
             compression: 0,

@@ -11,7 +11,7 @@ use time::OffsetDateTime;
 use time::macros::format_description;
 
 use super::lists::milliseconds;
-use crate::control::rows::{EdgeRow, Endpoint, NodeRow, SubnetRow, options, status};
+use crate::control::rows::{AES_256_GCM, EdgeRow, Endpoint, NodeRow, SubnetRow, options, status};
 
 /// What is known about a node, or about an address.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -121,6 +121,10 @@ fn node_text(node: &NodeRow, edges: &[String], subnets: &[String]) -> String {
     ];
     line("Options", &set(node.options, &bits));
     line("Protocol", &format!("17.{}", node.options >> 24));
+    // tinc has only one cipher, and no line for it.
+    if node.cipher == AES_256_GCM {
+        line("Cipher", "AES-256-GCM");
+    }
     line("Reachability", &reachability(node));
     if is_direct(node) {
         line("PMTU", &node.mtu.to_string());
@@ -218,6 +222,18 @@ Subnets:      10.2.3.4 10.2.0.0/16#5
         let text = about("carol").unwrap().text();
         assert!(text.contains("Last seen:    never\nStatus:       indirect\nOptions:"), "{text}");
         assert!(text.contains("Protocol:     17.0\nReachability: unreachable\nRX:"), "{text}");
+    }
+
+    #[test]
+    fn a_cipher_that_tinc_lacks_has_a_line() {
+        let row = BOB.replace(" 0 0 0 0 ", " 901 0 0 0 ");
+        let node = About::Node {
+            node: Box::new(row.parse().unwrap()),
+            edges: Vec::new(),
+            subnets: Vec::new(),
+        };
+        let text = node.text();
+        assert!(text.contains("17.7\nCipher:       AES-256-GCM\nReachability:"), "{text}");
     }
 
     #[test]

@@ -42,6 +42,9 @@ pub struct TincNode {
     pub address: Option<String>,
     /// The subnets that it announces.
     pub subnets: Vec<String>,
+    /// The cipher of the session for packets, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cipher: Option<String>,
     /// The round trip in microseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rtt_us: Option<u64>,

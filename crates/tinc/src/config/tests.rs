@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::variables::{VARIABLES, Variable};
 use super::*;
+use crate::aead::Cipher;
 use crate::sptps::WindowSize;
 use crate::testing::alice;
 

@@ -388,6 +388,7 @@ fn tinc_node(node: &TincNode) -> Row {
         details: vec![
             ("path", clean(&node.path) + &via.unwrap_or_default()),
             ("address", clean(node.address.as_deref().unwrap_or_default())),
+            ("cipher", clean(node.cipher.as_deref().unwrap_or_default())),
             ("round trip", node.rtt_us.map(|rtt| format!("{rtt} µs")).unwrap_or_default()),
             ("packets", format!("{} received, {} sent", node.rx_packets, node.tx_packets)),
         ],

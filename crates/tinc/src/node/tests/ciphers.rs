@@ -72,7 +72,11 @@ fn request(bench: &mut Bench) -> String {
 }
 
 /// Alice asks dave, who answers with a cipher in the line. Returns dave's session.
-fn ask(bench: &mut Bench, cipher: CipherChoice, alter: impl FnOnce(&mut bool, &mut bool)) -> Datagram {
+fn ask(
+    bench: &mut Bench,
+    cipher: CipherChoice,
+    alter: impl FnOnce(&mut bool, &mut bool),
+) -> Datagram {
     let request = request(bench);
     let (mut session, kex) = dave(bench, Role::Responder, cipher);
     let record = request.strip_suffix(OFFER).unwrap_or(&request).to_owned();
