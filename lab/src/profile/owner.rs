@@ -34,7 +34,9 @@ impl Owner {
             Subject::Database(scheme) if scheme.is_adit() => "adit",
             Subject::Database(_) => "adit-lab",
             // adit runs by this name as well.
-            Subject::Tinc(Tinc::V1_0 | Tinc::Adit | Tinc::AditServes) => "tincd",
+            Subject::Tinc(Tinc::V1_0 | Tinc::Adit | Tinc::AditChaCha20 | Tinc::AditServes) => {
+                "tincd"
+            }
             Subject::Tinc(Tinc::V1_1 | Tinc::TincServes) | Subject::Nebula => {
                 return Err("a program of a private root runs under its linker's name".into());
             }

@@ -34,6 +34,8 @@ pub enum Tinc {
     V1_1,
     /// `adit tinc`.
     Adit,
+    /// `adit tinc` with tinc's cipher.
+    AditChaCha20,
     /// `adit tinc` as the server of clients with 1.1.
     AditServes,
     /// 1.1 as the server of clients with `adit tinc`.
@@ -50,8 +52,14 @@ enum Program {
 
 impl Tinc {
     /// All of them.
-    pub(super) const ALL: [Self; 5] =
-        [Self::V1_0, Self::V1_1, Self::Adit, Self::AditServes, Self::TincServes];
+    pub(super) const ALL: [Self; 6] = [
+        Self::V1_0,
+        Self::V1_1,
+        Self::Adit,
+        Self::AditChaCha20,
+        Self::AditServes,
+        Self::TincServes,
+    ];
 
     /// Returns its name as a subject.
     pub(super) const fn name(self) -> &'static str {
@@ -59,6 +67,7 @@ impl Tinc {
             Self::V1_0 => "tinc",
             Self::V1_1 => "tinc-1.1",
             Self::Adit => "adit-tinc",
+            Self::AditChaCha20 => "adit-tinc/chacha20",
             Self::AditServes => "adit-tinc/tinc-1.1",
             Self::TincServes => "tinc-1.1/adit-tinc",
         }
@@ -69,7 +78,7 @@ impl Tinc {
         match self {
             Self::V1_0 => Program::V1_0,
             Self::V1_1 => Program::V1_1,
-            Self::Adit => Program::Adit,
+            Self::Adit | Self::AditChaCha20 => Program::Adit,
             Self::AditServes if number == 0 => Program::Adit,
             Self::TincServes if number > 0 => Program::Adit,
             Self::AditServes | Self::TincServes => Program::V1_1,
@@ -91,6 +100,7 @@ impl Tinc {
             Self::V1_0 => {
                 "tinc's own cipher and digest: AES-256-CBC, SHA-256 cut to 4 bytes".into()
             }
+            Self::Adit => "the cipher on which two nodes of adit agree: AES-256-GCM".into(),
             _ => "tinc 1.1's only cipher: ChaCha20-Poly1305".into(),
         }]
     }
@@ -202,7 +212,10 @@ impl<'a> Files<'a> {
         for number in 0..=testbed.clients.len() {
             let node = files.node(number);
             fs::create_dir_all(node.join("hosts")).context(node.display())?;
-            let conf = conf(number, spec);
+            let mut conf = conf(number, spec);
+            if version == Tinc::AditChaCha20 {
+                conf.push_str("SPTPSCipher = chacha20-poly1305\n");
+            }
             let program = version.program(number);
             let key_file = match program {
                 Program::V1_0 => {

@@ -82,8 +82,13 @@ impl Pair {
         let local = SocketAddr::from(([192, 0, 2, 1], 655));
         let id = node.accept(now, SocketAddr::from(BOB), local).unwrap();
         node.receive(now, id, b"0 bob 17.7\n");
-        let params =
-            |label| Params { role: Role::Initiator, key: key(2), peer: key(1).public(), label, cipher: CipherChoice::default() };
+        let params = |label| Params {
+            role: Role::Initiator,
+            key: key(2),
+            peer: key(1).public(),
+            label,
+            cipher: CipherChoice::default(),
+        };
         let mut kex = Vec::new();
         let stream = Stream::start(params(meta_label("bob", "alice")), &mut random, &mut kex);
         let (session, first) =

@@ -37,6 +37,10 @@ const SHARED: &str = "10.9.7.7";
 const NEW_KEYS: &str = "Session with ben: new keys";
 const RESTARTED: &str = "Session with ben: restarted";
 
+/// The cipher of two nodes of adit, and tinc's.
+const AES: &str = "AES-256-GCM";
+const CHACHA20: &str = "ChaCha20-Poly1305";
+
 /// A node with its number and its files.
 struct Node<'a> {
     name: &'static str,
@@ -124,6 +128,19 @@ fn packets(program: &Path, node: &Node<'_>, to: &str) -> Result<u64> {
     other["tx_packets"].as_u64().context("no packets")
 }
 
+/// Checks which cipher the session of a node of adit with another one has, by its status and by `info`, which has tinc's lines but for a cipher that
+/// tinc lacks.
+fn check_cipher(program: &Path, node: &Node<'_>, to: &str, cipher: &str) -> Result<()> {
+    let report = report(program, node)?;
+    let mut others = report["tinc"]["nodes"].as_array().into_iter().flatten();
+    let other = others.find(|it| it["name"] == to).context("no such node")?;
+    ensure(other["cipher"] == cipher, || format!("{cipher} expected: {other}"))?;
+    let info = node.commands.done(&format!("info {to}"), "")?.out;
+    let line = info.lines().find_map(|line| line.strip_prefix("Cipher:")).map(str::trim);
+    let expected = Some(cipher).filter(|cipher| *cipher == AES);
+    ensure(line == expected, || format!("{cipher} expected: {info}"))
+}
+
 /// Transfers bytes by TCP.
 fn transfer(from: &Node<'_>, to: &Node<'_>) -> Result<()> {
     traffic::tcp(from.commands.namespace, to.commands.namespace, to.address(), BYTES).map(drop)
@@ -195,6 +212,8 @@ pub(super) fn plane(scenario: &Scenario<'_>) -> Result<String> {
     connect((&alice, &mut at_alice), &carol)?;
     let there = transfer_in_trains(&program, &alice, &bob)?;
     let back = transfer_in_trains(&program, &bob, &alice)?;
+    check_cipher(&program, &alice, "bob", AES)?;
+    check_cipher(&program, &bob, "alice", AES)?;
     let shared: IpAddr = SHARED.parse().context("address")?;
     let stream = Stream::start(&pair.server, &pair.client, shared, LARGEST)?;
     let seen = at_alice.count("Session with bob: new keys");
@@ -208,6 +227,7 @@ pub(super) fn plane(scenario: &Scenario<'_>) -> Result<String> {
     until("carol gets the packets", SOON, || Ok(sent("carol")? > before.1 + 50))
         .map_err(|failure| at_alice.failure(&failure.0))?;
     let sent = check(stream, "a stream over rekeys and to another owner")?;
+    check_cipher(&program, &alice, "bob", AES)?;
     Ok(format!("{there:.0} and {back:.0} packets a train, {sent} datagrams in a stream"))
 }
 
@@ -226,6 +246,7 @@ pub(super) fn plane_to_tinc(scenario: &Scenario<'_>) -> Result<String> {
     connect((&anna, &mut at_anna), &ben)?;
     let there = transfer_in_trains(&program, &anna, &ben)?;
     transfer(&ben, &anna)?;
+    check_cipher(&program, &anna, "ben", CHACHA20)?;
     let mut sent = 0;
     for (from, to, address) in
         [(&pair.server, &pair.client, ben.address()), (&pair.client, &pair.server, anna.address())]
