@@ -15,7 +15,7 @@ use adit_runtime::say;
 use adit_tinc::config::{ConfigOption, ServerConfig};
 use adit_tinc::keys::PublicKey;
 use adit_tinc::name::NodeName;
-use adit_tinc::node::{Event as NodeEvent, Node, Output};
+use adit_tinc::node::{Event as NodeEvent, Node, Output, Script};
 use tokio::net::TcpStream;
 use tokio::signal::unix::Signal as UnixSignal;
 use tokio::sync::mpsc;
@@ -266,9 +266,22 @@ impl Running {
                     self.data.route_from_node(&from, &mut bytes, &mut self.node, now);
                     self.node.recycle(bytes);
                 }
-                Output::Script(script) => self.scripts.push(&script),
+                Output::Script(script) => {
+                    self.withdraw_moved(&script, now);
+                    self.scripts.push(&script);
+                }
                 Output::Event(event) => self.event(&event),
             }
+        }
+    }
+
+    /// Withdraws a station that another node has announced, because it has moved there.
+    fn withdraw_moved(&mut self, script: &Script, now: Instant) {
+        if let Script::Subnet { up: true, node, subnet, .. } = script
+            && node != self.node.name()
+            && let Some(moved) = self.data.router.forget(subnet)
+        {
+            self.node.remove_subnet(now, moved);
         }
     }
 
