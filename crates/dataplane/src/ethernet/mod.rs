@@ -103,13 +103,16 @@ pub(crate) struct EgressFrame<F: Format> {
     pub l2: usize,
 }
 
+/// The station that the last frame went to, and its peer.
+pub(crate) type LastStation<F> = Option<(StationId, Arc<Peer<F>>)>;
+
 /// Looks up one frame of the device, which belongs to this VLAN. `last` is the station looked up most recently.
 pub(crate) fn outward<F: Format>(
     switch: &Switch,
     client: bool,
     peers: &PeerTable<F>,
     (frame, vlan): (&[u8], Option<VlanId>),
-    last: &mut Option<(StationId, Arc<Peer<F>>)>,
+    last: &mut LastStation<F>,
 ) -> Result<EgressFrame<F>, DropReason> {
     let header = Ethernet::parse(frame).ok_or(DropReason::NotEthernet)?;
     let l2 = header.ip(frame).unwrap_or(frame.len());
@@ -136,7 +139,7 @@ pub(crate) fn outward_of_known<F: Format>(
     switch: &Switch,
     peers: &PeerTable<F>,
     frame: &[u8],
-    (last, sender): (&mut Option<(StationId, Arc<Peer<F>>)>, &mut Option<StationId>),
+    (last, sender): (&mut LastStation<F>, &mut Option<StationId>),
     clock: fn() -> Instant,
 ) -> Result<EgressFrame<F>, DropReason> {
     let EgressFrame { peer, l2 } = outward(switch, false, peers, (frame, None), last)?;

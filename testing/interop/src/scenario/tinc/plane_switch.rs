@@ -68,11 +68,16 @@ fn set_station(bed: &Bed, at: usize, present: bool) -> Result<()> {
     ip(Some(bed.space(at)?), lines.into_iter())
 }
 
-/// All stations look for each other's addresses again, which are broadcast and multicast.
+/// All stations forget each other's addresses, so that they ask for them by broadcast and multicast.
+fn forget_neighbours(bed: &Bed) -> Result<()> {
+    [ALICE, BOB, CAROL]
+        .into_iter()
+        .try_for_each(|at| bed.space(at)?.run("ip", &["neigh", "flush", "dev", "vpn"]).map(drop))
+}
+
+/// All stations look for each other's addresses again.
 fn resolve_again(bed: &Bed) -> Result<()> {
-    for at in [ALICE, BOB, CAROL] {
-        bed.space(at)?.run("ip", &["neigh", "flush", "dev", "vpn"])?;
-    }
+    forget_neighbours(bed)?;
     for (from, to) in [(ALICE, BOB), (BOB, CAROL), (CAROL, ALICE)] {
         bed.wait_for_ping(from, to, false)?;
         bed.wait_for_ping(from, to, true)?;
@@ -115,8 +120,9 @@ fn run(bed: &Bed) -> Result<String> {
             set_station(bed, from, false)?;
         }
         set_station(bed, to, true)?;
+        forget_neighbours(bed)?;
         // The first frame of the station tells all nodes where it is.
-        until("the station is heard", SOON, || {
+        until("an answer to the station", SOON, || {
             Ok(ping(bed.space(to)?, inner(ALICE, false), 56, 1)? == 1)
         })?;
         moved.push(transfer_in_trains(bed, ALICE, to, STATION)?);
