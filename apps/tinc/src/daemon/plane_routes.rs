@@ -201,6 +201,9 @@ mod tests {
         assert_eq!(of("10.1.2.3/16#5").as_deref(), Some("10.1.0.0/16"));
         assert_eq!(of("fd00::1").as_deref(), Some("fd00::1/128"));
         assert_eq!(of("02:00:00:00:00:01"), None);
-        assert_eq!(PlaneRoutes::new(&[], Instant::from_nanos(0)).broadcast.len(), BROADCAST.len());
+        assert_eq!(
+            PlaneRoutes::new(&[], Packets::Ip, Instant::from_nanos(0)).broadcast.len(),
+            BROADCAST.len()
+        );
     }
 }
