@@ -89,6 +89,12 @@ pub trait Format: Copy + Debug + Default + Send + Sync + 'static {
         text
     }
 
+    /// Returns the packet or frame in an in-band message to send: a control plane that routes packets itself sends them as messages. Empty if
+    /// there is none.
+    fn packet_to_send(message: &[u8]) -> &[u8] {
+        message
+    }
+
     /// Creates an in-band message of at least `len` bytes that requests the sizes of datagrams received and sent.
     fn size_request(len: usize) -> Vec<u8>;
 

@@ -224,8 +224,8 @@ impl<F: Format> Shared<F> {
         let keys = peer.keys.load();
         let key = keys.primary.as_ref().ok_or(DropReason::NoKey)?;
         seal_message(key, &spec, tx, message, arena)?;
-        // A message may be a packet that the control plane routes.
-        let tos = adit_wire::ip::tos(message).filter(|_| self.copies_tos.load(Ordering::Relaxed));
+        let copies_tos = self.copies_tos.load(Ordering::Relaxed);
+        let tos = if copies_tos { self.tos(F::packet_to_send(message)) } else { None };
         let (to, from) = (spec.link.remote(), spec.link.local());
         for span in arena.spans() {
             let payload = arena.bytes(span);
@@ -239,6 +239,15 @@ impl<F: Format> Shared<F> {
         peer.count_in_band(message.len());
         self.notify_near_limit(peer, key);
         Ok(())
+    }
+
+    /// Returns the type of service of a packet, or of that in a frame.
+    fn tos(&self, packet: &[u8]) -> Option<u8> {
+        let l2 = match &self.ethernet {
+            None => 0,
+            Some(_) => Ethernet::parse(packet)?.ip(packet)?,
+        };
+        adit_wire::ip::tos(packet.get(l2..)?)
     }
 
     /// Notifies the control plane, once, that a key is close to a limit.

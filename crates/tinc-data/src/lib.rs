@@ -35,7 +35,7 @@ use adit_engine::{DataFormat, Instant};
 use adit_tinc::name::NodeId;
 use adit_tinc::sptps::SharedSession;
 
-use packet::{IDS, OVERHEAD, Packets};
+use packet::{FRAME, IDS, OVERHEAD, PACKET, Packets};
 
 /// A data plane for tinc.
 pub type Plane = adit_dataplane::Plane<TincFormat>;
@@ -191,6 +191,13 @@ impl Format for TincFormat {
     #[inline(always)]
     fn packet(text: &mut [u8]) -> &mut [u8] {
         packet::packet(text)
+    }
+
+    fn packet_to_send(message: &[u8]) -> &[u8] {
+        match message {
+            [PACKET | FRAME, packet @ ..] => packet,
+            _ => &[],
+        }
     }
 
     /// The node measures the path with its own probes.

@@ -2,7 +2,7 @@
 
 use super::super::Scenario;
 use super::SOON;
-use super::bed::{Bed, Kind, NetSpec, NodeSpec, apart, inner, machine};
+use super::bed::{Bed, Kind, Mode, NetSpec, NodeSpec, apart, inner, machine};
 use super::nets::with_logs;
 use crate::failure::{Result, ensure};
 use crate::wait::until;
@@ -22,11 +22,17 @@ const FAR: usize = 2;
 const MULTICAST: &str = "224.0.0.1";
 
 /// Packets straight to a neighbour, which the data plane seals; through a relay, which the main thread seals; and to all nodes. Over IPv4 and IPv6,
-/// and without the variable.
+/// without the variable, and with frames.
 pub(super) fn priority(scenario: &Scenario<'_>) -> Result<String> {
     let mut told = Vec::new();
-    for (number, (inherits, outer_v6)) in
-        [(true, false), (true, true), (false, false)].into_iter().enumerate()
+    for (number, (inherits, outer_v6, mode)) in [
+        (true, false, Mode::Router),
+        (true, true, Mode::Router),
+        (false, false, Mode::Router),
+        (true, false, Mode::Switch),
+    ]
+    .into_iter()
+    .enumerate()
     {
         let nodes = vec![
             NodeSpec::new("alice", Kind::Adit, &[RELAY]),
@@ -36,6 +42,7 @@ pub(super) fn priority(scenario: &Scenario<'_>) -> Result<String> {
         let mut spec = NetSpec::new(nodes);
         spec.only_neighbours = true;
         spec.outer_v6 = outer_v6;
+        spec.mode = mode;
         let word = if inherits { "yes" } else { "no" };
         spec.conf = format!("PriorityInheritance = {word}\n");
         let folder = scenario.folder().join(number.to_string());
