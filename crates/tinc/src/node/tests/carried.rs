@@ -69,8 +69,10 @@ fn a_direct_path_needs_all_that_packets_need() {
     bench.node.config.own.tcp_only = true;
     assert!(path(&bench).is_none());
     bench.node.config.own.tcp_only = false;
-    bench.node.config.mode = Mode::Switch;
+    bench.node.config.mode = Mode::Hub;
     assert!(path(&bench).is_none());
+    bench.node.config.mode = Mode::Switch;
+    assert!(path(&bench).is_some());
     bench.node.config.mode = Mode::Router;
     let now = bench.now;
     let mut peer = |change: &dyn Fn(&mut crate::node::peer::Peer)| {
