@@ -1,18 +1,16 @@
 //! Nets of adit, tinc 1.1 and tinc 1.0: machines at one router, which loses what a test wants to be lost.
 
 use std::ffi::OsStr;
-use std::fmt::Write as _;
-use std::fs;
 use std::net::IpAddr;
-use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
 use std::process::Command;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
-use adit_tinc::keys::PrivateKey;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
+use self::files::{append, local_conf, public_lines, up_script, write, write_files};
 use super::super::Scenario;
 use super::SOON;
 use super::programs::Programs;
@@ -22,6 +20,8 @@ use crate::peer::Program;
 use crate::process::{Daemon, output, run_with_input};
 use crate::traffic::ping;
 use crate::wait::{ScaledInstant, until};
+
+mod files;
 
 /// The device of every node.
 const DEVICE: &str = "vpn";
@@ -163,27 +163,6 @@ pub(super) fn inner(at: usize, v6: bool) -> IpAddr {
     } else {
         [10, 9, 0, number].into()
     }
-}
-
-/// An RSA key for all nodes that need one, because making one takes long.
-struct Rsa {
-    private: String,
-    public: String,
-}
-
-static RSA: LazyLock<Result<Rsa>> = LazyLock::new(|| {
-    let openssl = |words: &[&str], input: &str| {
-        let mut command = Command::new("openssl");
-        command.args(words);
-        run_with_input(command, input)
-    };
-    let private = openssl(&["genrsa", "-traditional", "2048"], "")?;
-    let public = openssl(&["rsa", "-RSAPublicKey_out"], &private)?;
-    Ok(Rsa { private, public })
-});
-
-fn rsa() -> Result<&'static Rsa> {
-    RSA.as_ref().map_err(Failure::clone)
 }
 
 impl Bed {
@@ -521,100 +500,4 @@ fn connect_lan(spec: &NetSpec, nat: &Namespace, spaces: &[Namespace]) -> Result<
     let mut nft = nat.command("nft");
     nft.args(["-f", "-"]);
     run_with_input(nft, rules).map(drop)
-}
-
-/// Returns the key of a node. Its twin has the same.
-fn key(spec: &NetSpec, at: usize) -> PrivateKey {
-    let of = spec.nodes.get(at).and_then(|node| node.twin_of).unwrap_or(at);
-    PrivateKey::from_seed(&[u8::try_from(of + 1).unwrap_or_default(); 32])
-}
-
-fn write_files(spec: &NetSpec, at: usize, folder: &Path) -> Result<()> {
-    let node = spec.nodes.get(at).context("no such node")?;
-    fs::create_dir_all(folder.join("hosts"))?;
-    let mut conf =
-        format!("Name = {}\nMode = {}\n{}", node.name, spec.mode.word(), local_conf(spec));
-    for to in &node.connect_to {
-        let name = &spec.nodes.get(*to).context("no such node")?.name;
-        // Writing to a String cannot fail.
-        let _ = writeln!(conf, "ConnectTo = {name}");
-    }
-    if spec.has_rsa(at) {
-        write(&folder.join("rsa_key.priv"), &rsa()?.private, 0o600)?;
-    }
-    if node.kind != Kind::V1_0 {
-        write(&folder.join("ed25519_key.priv"), &key(spec, at).to_file(), 0o600)?;
-    }
-    write(&folder.join("tinc.conf"), &conf, 0o644)?;
-    write(&folder.join("tinc-up"), &up_script(spec.mode, at), 0o755)?;
-    for (other, its) in spec.nodes.iter().enumerate() {
-        let is_twin = other != at && its.name == node.name;
-        if !is_twin
-            && its.invited_by.is_none()
-            && (other == at || !spec.only_neighbours || spec.are_neighbours(at, other))
-        {
-            let path = folder.join("hosts").join(&its.name);
-            // A twin's file has the address of the first one.
-            if other == at || !path.exists() {
-                write(&path, &host_file(spec, other)?, 0o644)?;
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Returns the lines of every `tinc.conf` that no invitation has.
-fn local_conf(spec: &NetSpec) -> String {
-    let family = if spec.outer_v6 { "ipv6" } else { "ipv4" };
-    format!("Interface = {DEVICE}\nAddressFamily = {family}\nAutoConnect = no\n{}", spec.conf)
-}
-
-fn append(path: &Path, text: &str) -> Result<()> {
-    let before = fs::read_to_string(path).context(path.display())?;
-    Ok(fs::write(path, format!("{before}\n{text}"))?)
-}
-
-fn write(path: &Path, text: &str, mode: u32) -> Result<()> {
-    fs::write(path, text)?;
-    Ok(fs::set_permissions(path, fs::Permissions::from_mode(mode))?)
-}
-
-/// Returns the lines of a node's host file besides its keys.
-fn public_lines(spec: &NetSpec, at: usize) -> Result<String> {
-    let node = spec.nodes.get(at).context("no such node")?;
-    let mut text = format!("Address = {}\n{}", outer(at, spec.outer_v6), node.host);
-    if spec.mode == Mode::Router {
-        // Writing to a String cannot fail.
-        let _ =
-            write!(text, "Subnet = {}/32\nSubnet = {}/128\n", inner(at, false), inner(at, true));
-    }
-    Ok(text)
-}
-
-fn host_file(spec: &NetSpec, at: usize) -> Result<String> {
-    let node = spec.nodes.get(at).context("no such node")?;
-    let mut text = public_lines(spec, at)?;
-    if node.kind != Kind::V1_0 {
-        let _ = writeln!(text, "Ed25519PublicKey = {}", key(spec, at).public());
-    }
-    if spec.has_rsa(at) {
-        text.push_str(&rsa()?.public);
-    }
-    Ok(text)
-}
-
-/// Returns the script that configures a node's device. Its hardware address survives a restart.
-fn up_script(mode: Mode, at: usize) -> String {
-    let hardware = match mode {
-        Mode::Router => String::new(),
-        Mode::Switch | Mode::Hub => {
-            format!("link set $INTERFACE address 02:00:00:00:00:{:02x}\n", at + 1)
-        }
-    };
-    format!(
-        "#!/bin/sh\nip -batch - <<END\n{hardware}link set $INTERFACE up\n\
-         addr add {}/24 dev $INTERFACE\naddr add {}/64 dev $INTERFACE nodad\nEND\n",
-        inner(at, false),
-        inner(at, true)
-    )
 }
