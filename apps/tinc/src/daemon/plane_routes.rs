@@ -123,37 +123,46 @@ impl PlaneRoutes {
         known: impl Fn(&NodeName) -> Option<PeerId>,
     ) -> BTreeMap<Owner, Addresses> {
         let (own, graph) = (node.name(), node.graph());
-        let mut wanted: BTreeMap<Owner, Addresses> = BTreeMap::new();
-        let mut owners: BTreeMap<IpNet, Owner> = BTreeMap::new();
-        for (subnet, name) in node.subnets().winners(|name| graph.route(name).is_some()) {
+        let winners = node.subnets().winners(|name| graph.route(name).is_some());
+        let owned = winners.map(|(subnet, name)| {
             let owner = match known(name) {
                 _ if name == own => Owner::Host,
                 Some(peer) => Owner::Peer(peer),
                 None => Owner::Router,
             };
-            match self.packets {
-                Packets::Ip => {
-                    if let Some(network) = network(subnet) {
-                        owners.insert(network, owner);
-                    }
-                }
-                // The plane hands up the frames for stations that it does not know.
-                Packets::Frames if owner == Owner::Router => {}
-                Packets::Frames => {
-                    let stations = station(subnet);
-                    let one_node = |mac: &[u8; 6]| !self.broadcast_stations.contains(mac);
-                    if let Some(mac) = stations.filter(one_node) {
-                        wanted.entry(owner).or_default().stations.push(mac);
-                    }
-                }
-            }
+            (subnet, owner)
+        });
+        match self.packets {
+            Packets::Ip => self.wanted_networks(owned),
+            Packets::Frames => self.wanted_stations(owned),
         }
-        if self.packets == Packets::Frames {
-            return wanted;
-        }
+    }
+
+    fn wanted_networks<'s>(
+        &self,
+        owned: impl Iterator<Item = (&'s Subnet, Owner)>,
+    ) -> BTreeMap<Owner, Addresses> {
+        let networks = owned.filter_map(|(subnet, owner)| Some((network(subnet)?, owner)));
+        let mut owners: BTreeMap<IpNet, Owner> = networks.collect();
         owners.extend(self.broadcast.iter().map(|network| (*network, Owner::Router)));
+        let mut wanted: BTreeMap<Owner, Addresses> = BTreeMap::new();
         for (network, owner) in owners {
             wanted.entry(owner).or_default().networks.push(network);
+        }
+        wanted
+    }
+
+    /// The plane hands up the frames for stations that it does not know, so the router's are left out.
+    fn wanted_stations<'s>(
+        &self,
+        owned: impl Iterator<Item = (&'s Subnet, Owner)>,
+    ) -> BTreeMap<Owner, Addresses> {
+        let mut wanted: BTreeMap<Owner, Addresses> = BTreeMap::new();
+        for (subnet, owner) in owned.filter(|(_, owner)| *owner != Owner::Router) {
+            if let Some(mac) = station(subnet).filter(|mac| !self.broadcast_stations.contains(mac))
+            {
+                wanted.entry(owner).or_default().stations.push(mac);
+            }
         }
         wanted
     }
