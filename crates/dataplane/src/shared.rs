@@ -243,11 +243,10 @@ impl<F: Format> Shared<F> {
 
     /// Returns the type of service of a packet, or of that in a frame.
     fn tos(&self, packet: &[u8]) -> Option<u8> {
-        let l2 = match &self.ethernet {
-            None => 0,
-            Some(_) => Ethernet::parse(packet)?.ip(packet)?,
-        };
-        adit_wire::ip::tos(packet.get(l2..)?)
+        match &self.ethernet {
+            None => adit_wire::ip::tos(packet),
+            Some(_) => adit_wire::ethernet::tos(packet),
+        }
     }
 
     /// Notifies the control plane, once, that a key is close to a limit.

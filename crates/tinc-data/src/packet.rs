@@ -12,11 +12,7 @@ const SEQNO: usize = 4;
 /// The number of bytes by which a datagram is longer than the IP packet in it.
 pub const OVERHEAD: usize = IDS + SEQNO + 1 + TAG_LEN;
 
-/// The type of IP packets.
-pub const PACKET: u8 = 0;
-
-/// The type of Ethernet frames.
-pub const FRAME: u8 = 2;
+pub use adit_tinc::node::{FRAME, PACKET};
 
 /// Replaces the type before a received frame, so that its text differs from that of a message. No type has this value.
 const FRAME_TEXT: u8 = 0x50;

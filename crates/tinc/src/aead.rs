@@ -26,6 +26,9 @@ pub const TAG_LEN: usize = 16;
 /// Length of a block of ChaCha20, bytes.
 const BLOCK: usize = 64;
 
+/// The number of AES-256-GCM in OpenSSL, by which tinc names the ciphers of tinc 1.0.
+pub const AES_256_GCM_NUMBER: i32 = 901;
+
 /// A cipher of sessions.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum Cipher {

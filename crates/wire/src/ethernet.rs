@@ -125,6 +125,12 @@ impl Ethernet {
     }
 }
 
+/// Returns the type of service or traffic class of the IP packet in a frame; `None` if the frame carries none.
+pub fn tos(frame: &[u8]) -> Option<u8> {
+    let l2 = Ethernet::parse(frame)?.ip(frame)?;
+    crate::ip::tos(frame.get(l2..)?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

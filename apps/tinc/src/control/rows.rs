@@ -110,10 +110,6 @@ pub struct Count {
     pub bytes: u64,
 }
 
-/// The [cipher](NodeRow::cipher) of a node whose session uses AES-256-GCM: its number in OpenSSL, as for the ciphers of tinc 1.0. tinc 1.1 writes 0
-/// for its own nodes.
-pub const AES_256_GCM: i32 = 901;
-
 /// A node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[allow(missing_docs)] // The fields are those of tinc's line.

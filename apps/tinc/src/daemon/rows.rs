@@ -2,14 +2,14 @@
 
 use std::collections::HashMap;
 
-use adit_tinc::aead::Cipher;
+use adit_tinc::aead::{AES_256_GCM_NUMBER, Cipher};
 use adit_tinc::config::ServerConfig;
 use adit_tinc::meta::{AddressToken, Options};
 use adit_tinc::name::NodeName;
 use adit_tinc::node::{ConnectionInfo, Node, NodeInfo};
 
 use crate::control::rows::{
-    AES_256_GCM, ConnectionRow, Count, EdgeRow, Endpoint, NodeRow, SubnetRow, TrafficRow, status,
+    ConnectionRow, Count, EdgeRow, Endpoint, NodeRow, SubnetRow, TrafficRow, status,
 };
 
 /// The owner of the subnets of packets to many nodes.
@@ -51,7 +51,7 @@ pub(super) fn nodes(node: &Node, port: u16, started: i64, changes: &Changes) -> 
             id: info.id.0.iter().map(|byte| format!("{byte:02x}")).collect(),
             address,
             cipher: match info.cipher {
-                Some(Cipher::Aes256Gcm) => AES_256_GCM,
+                Some(Cipher::Aes256Gcm) => AES_256_GCM_NUMBER,
                 Some(Cipher::ChaCha20Poly1305) | None => 0,
             },
             digest: 0,

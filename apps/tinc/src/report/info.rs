@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use adit_linux::clock::local_offset;
 use adit_runtime::fault::Fault;
+use adit_tinc::aead::AES_256_GCM_NUMBER;
 use adit_tinc::name::NodeName;
 use adit_tinc::subnet::Subnet;
 use serde::Serialize;
@@ -11,7 +12,7 @@ use time::OffsetDateTime;
 use time::macros::format_description;
 
 use super::lists::milliseconds;
-use crate::control::rows::{AES_256_GCM, EdgeRow, Endpoint, NodeRow, SubnetRow, options, status};
+use crate::control::rows::{EdgeRow, Endpoint, NodeRow, SubnetRow, options, status};
 
 /// What is known about a node, or about an address.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -122,7 +123,7 @@ fn node_text(node: &NodeRow, edges: &[String], subnets: &[String]) -> String {
     line("Options", &set(node.options, &bits));
     line("Protocol", &format!("17.{}", node.options >> 24));
     // tinc has only one cipher, and no line for it.
-    if node.cipher == AES_256_GCM {
+    if node.cipher == AES_256_GCM_NUMBER {
         line("Cipher", "AES-256-GCM");
     }
     line("Reachability", &reachability(node));

@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 
 use adit_engine::Random;
 
+use crate::aead::AES_256_GCM_NUMBER;
 use crate::keys::PublicKey;
 use crate::name::NodeName;
 use crate::subnet::{MAX_TEXT, Subnet};
@@ -174,9 +175,8 @@ const MTU_INFO: u32 = 23;
 /// before or after it, and cannot take it for one.
 const OFFER: &[u8] = b"aes-256-gcm";
 
-/// The cipher in an ANS_KEY that offers AES-256-GCM: its number in OpenSSL, by which tinc names the ciphers of tinc 1.0. A word at the end of the line
-/// would take the place of the address that a node on the way adds. Nodes of tinc 1.1 write -1 here, and do not read it.
-const OFFERED_CIPHER: i32 = 901;
+/// The cipher in an ANS_KEY that offers AES-256-GCM. A word at the end of the line would take the place of the address that a node on the way adds. Nodes of tinc 1.1 write -1 here, and do not read it.
+const OFFERED_CIPHER: i32 = AES_256_GCM_NUMBER;
 
 /// The cipher in an ANS_KEY of tinc 1.1.
 const NO_CIPHER: i32 = -1;

@@ -86,9 +86,8 @@ impl Node {
             distance: route.map(|route| route.distance),
             session: peer.is_some_and(super::peer::Peer::is_established),
             cipher: peer
-                .and_then(|peer| peer.session.as_ref())
-                .filter(|session| session.sptps.is_established())
-                .and_then(|session| session.sptps.cipher()),
+                .filter(|peer| peer.is_established())
+                .and_then(|peer| peer.session.as_ref()?.sptps.cipher()),
             udp_confirmed: peer.is_some_and(|peer| peer.udp.confirmed),
             mtu: peer.map_or((0, 0, 0), |peer| (peer.mtu.mtu, peer.mtu.min, peer.mtu.max)),
             round_trip: peer.and_then(|peer| peer.udp.round_trip),

@@ -64,7 +64,7 @@ pub use carried::{ChangedPaths, DirectPath};
 pub use control::{ConnectionInfo, NodeInfo, Traffic};
 pub use limits::Excess;
 pub use output::{CloseReason, ConnectionId, Event, Output, Script};
-pub use payload::MAX_PACKET;
+pub use payload::{FRAME, MAX_PACKET, PACKET};
 
 /// The number of connections that a node has at most, with those whose peer has not proved yet who it is.
 pub const MAX_CONNECTIONS: usize = 4096;

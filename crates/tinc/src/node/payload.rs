@@ -6,7 +6,6 @@
 use std::net::SocketAddr;
 
 use adit_engine::Instant;
-use adit_wire::ethernet::Ethernet;
 
 use super::discovery::PROBE;
 use super::peer::MAX_HELD;
@@ -20,8 +19,11 @@ use crate::sptps::{DATAGRAM_OVERHEAD, Error};
 /// Length of the longest packet, bytes: an Ethernet frame with a VLAN tag.
 pub const MAX_PACKET: usize = 1518;
 
-/// The packet is an Ethernet frame, not an IP packet.
-const FRAME: u8 = 2;
+/// The type of records with IP packets.
+pub const PACKET: u8 = 0;
+
+/// The type of records with Ethernet frames.
+pub const FRAME: u8 = 2;
 
 /// Length of the identifiers before a record.
 const IDS: usize = 2 * NodeId::LEN;
@@ -68,7 +70,7 @@ impl Node {
     }
 
     fn kind(&self) -> u8 {
-        if is_router(&self.config) { 0 } else { FRAME }
+        if is_router(&self.config) { PACKET } else { FRAME }
     }
 
     fn send_payload(&mut self, to: &NodeName, packet: &[u8]) {
@@ -198,8 +200,8 @@ impl Node {
             return None;
         }
         match kind {
-            0 => adit_wire::ip::tos(data),
-            FRAME => adit_wire::ip::tos(data.get(Ethernet::parse(data)?.ip(data)?..)?),
+            PACKET => adit_wire::ip::tos(data),
+            FRAME => adit_wire::ethernet::tos(data),
             _ => None,
         }
     }
