@@ -19,22 +19,30 @@ pub(crate) struct ConfFile {
     path: PathBuf,
     /// The lines, with their ends.
     lines: Vec<String>,
+    /// The bytes of the file are not UTF-8: each is a character in memory, and a byte again when the file is written.
+    latin1: bool,
 }
 
 impl ConfFile {
     /// Reads a file.
     pub(crate) fn read(path: &Path) -> Result<Self, Fault> {
-        let text = std::fs::read_to_string(path).map_err(|error| {
+        let bytes = std::fs::read(path).map_err(|error| {
             let (path, reason) = (path.display(), reason(&error));
             Fault::operator(format!("Could not open configuration file {path}: {reason}"))
         })?;
-        Ok(Self::new(path, &text))
+        Ok(match String::from_utf8(bytes) {
+            Ok(text) => Self::new(path, &text),
+            Err(error) => {
+                let text: String = error.as_bytes().iter().copied().map(char::from).collect();
+                Self { latin1: true, ..Self::new(path, &text) }
+            }
+        })
     }
 
     /// Creates the file from its text.
     pub(crate) fn new(path: &Path, text: &str) -> Self {
         let lines = text.split_inclusive('\n').map(str::to_owned).collect();
-        Self { path: path.to_owned(), lines }
+        Self { path: path.to_owned(), lines, latin1: false }
     }
 
     /// Returns the variables and their values, in the order of the lines.
@@ -114,10 +122,25 @@ impl ConfFile {
         self.lines.concat()
     }
 
+    /// Returns the content of the file.
+    fn bytes(&self) -> Vec<u8> {
+        if !self.latin1 {
+            return self.text().into_bytes();
+        }
+        let mut bytes = Vec::new();
+        for char in self.text().chars() {
+            match u8::try_from(char) {
+                Ok(byte) => bytes.push(byte),
+                Err(_) => bytes.extend_from_slice(char.encode_utf8(&mut [0; 4]).as_bytes()),
+            }
+        }
+        bytes
+    }
+
     /// Writes the file, with the mode that it had or else `mode`. The old file remains until the new one is complete.
     pub(crate) fn write(&self, mode: u32) -> Result<(), Fault> {
         let known = std::fs::metadata(&self.path).map(|data| data.permissions().mode() & 0o7777);
-        write_file(&self.path, self.text().as_bytes(), known.unwrap_or(mode))
+        write_file(&self.path, &self.bytes(), known.unwrap_or(mode))
     }
 
     fn places(&self, name: &str, value: Option<&str>) -> Vec<usize> {
@@ -160,6 +183,11 @@ fn variable_lines(lines: &[String]) -> impl Iterator<Item = (usize, &str, &str)>
         let (name, value) = split_line(line);
         Some((place, name, value))
     })
+}
+
+/// Reads the text of a configuration file. Bytes that are not UTF-8, as in old comments, become U+FFFD.
+pub(crate) fn read_text(path: &Path) -> io::Result<String> {
+    std::fs::read(path).map(adit_tinc::config::decode)
 }
 
 /// Writes a file through a temporary one.
@@ -213,6 +241,18 @@ mod tests {
             "#-----BEGIN A-----\n#Port = 5\n#-----END A-----\n#Port = 6\n-----BEGIN B-----\nx\n-----END B-----\n"
         );
         assert!(!conf.disable(Some("port"), "A"));
+    }
+
+    #[test]
+    fn a_file_keeps_its_bytes() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x");
+        std::fs::write(&path, b"# B\xfcro\nA = 1\n").unwrap();
+        let mut conf = ConfFile::read(&path).unwrap();
+        conf.set("A", "2");
+        conf.add("B", "\u{2603}");
+        conf.write(0o640).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"# B\xfcro\nA = 2\nB = \xe2\x98\x83\n");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use adit_runtime::fault::Fault;
 use adit_tinc::config::split_line;
 use adit_tinc::name::NodeName;
 
-use crate::conf_file::{cannot_write, write_file};
+use crate::conf_file::{cannot_write, read_text, write_file};
 use crate::console::{Console, reason};
 use crate::keys::sets;
 use crate::net::Net;
@@ -56,7 +56,7 @@ pub(crate) fn host_names(net: &Net) -> Result<Vec<NodeName>, Fault> {
 
 fn exported(net: &Net, name: &NodeName) -> Result<String, Fault> {
     let path = net.host_file(name);
-    let file = std::fs::read_to_string(&path).map_err(|error| {
+    let file = read_text(&path).map_err(|error| {
         Fault::operator(format!("Could not open {}: {}", path.display(), reason(&error)))
     })?;
     let mut text = format!("Name = {name}\n");

@@ -7,13 +7,15 @@ use std::path::Path;
 use adit_runtime::fault::Fault;
 use adit_tinc::config::scripts::{SCRIPTS, host_of};
 use adit_tinc::config::variables::{Support, Variable};
-use adit_tinc::config::{Entries, HostConfig, ServerConfig};
+use adit_tinc::config::{Entries, WarningReason};
 use adit_tinc::keys::PrivateKey;
 use adit_tinc::name::NodeName;
 use zeroize::Zeroizing;
 
-use crate::conf_file::{ConfFile, cannot_write};
+use crate::conf_file::{ConfFile, cannot_write, read_text};
 use crate::console::{Console, reason};
+use crate::daemon::load::{Found, load_own, read_host};
+use crate::daemon::system_names::SystemNames;
 use crate::exchange::host_names;
 use crate::keys::read_public;
 use crate::net::Net;
@@ -25,7 +27,7 @@ use crate::variables::OBSOLETE;
 /// Fails if a daemon could not run with it.
 pub fn fsck(net: &Net, console: &mut Console<'_>) -> Result<(), Fault> {
     let path = net.server_file();
-    let text = std::fs::read_to_string(&path).map_err(|error| {
+    let text = read_text(&path).map_err(|error| {
         Fault::operator(format!(
             "ERROR: cannot read {}: {}\nNo tinc configuration found. Create a new one with:\n\nadit tinc -c {} init",
             path.display(),
@@ -33,51 +35,51 @@ pub fn fsck(net: &Net, console: &mut Console<'_>) -> Result<(), Fault> {
             net.config.display()
         ))
     })?;
-    let name = net.own_name().map_err(|fault| {
-        Fault::operator(format!("ERROR: tinc cannot run without a valid Name: {fault}"))
-    })?;
-    let mut fatal = false;
+    let mut names = SystemNames::default();
+    let own = load_own(net, &[], &mut names);
+    let name = match &own {
+        Ok((name, ..)) => name.clone(),
+        Err(_) => net.own_name().map_err(|fault| {
+            Fault::operator(format!("ERROR: tinc cannot run without a valid Name: {fault}"))
+        })?,
+    };
     check_keys(net, &name, console)?;
     check_scripts(net, console);
-    fatal |= !check_variables(&path, &text, console);
-    fatal |= !check_own(net, &name, &text, console);
-    for host in host_names(net)? {
+    check_variables(&path, &text, console);
+    match &own {
+        Ok((.., found)) => print_found(found, console),
+        Err(fault) => console.note(&format!("ERROR: {fault}")),
+    }
+    for host in host_names(net).unwrap_or_default() {
         let path = net.host_file(&host);
-        match std::fs::read_to_string(&path) {
-            Err(error) => {
-                let (path, reason) = (path.display(), reason(&error));
-                console.note(&format!("WARNING: cannot read {path}: {reason}"));
-            }
-            Ok(text) => {
-                fatal |= !check_variables(&path, &text, console);
-                if let Err(error) =
-                    HostConfig::read(Entries::default(), &path.to_string_lossy(), &text)
-                {
-                    console.note(&format!("ERROR: {error}"));
-                    fatal = true;
-                }
-            }
+        if let Ok(text) = read_text(&path) {
+            check_variables(&path, &text, console);
+        }
+        if host != name {
+            print_found(&read_host(net, &host, &[], &mut names)?.1, console);
         }
     }
-    if fatal {
-        return Err(Fault::operator("The daemon cannot start with this configuration."));
+    match own {
+        Ok(_) => Ok(()),
+        Err(_) => Err(Fault::operator("The daemon cannot start with this configuration.")),
     }
-    Ok(())
 }
 
-/// Checks the settings of this node, which come from two files.
-fn check_own(net: &Net, name: &NodeName, server: &str, console: &mut Console<'_>) -> bool {
-    let mut entries = Entries::default();
-    let host = std::fs::read_to_string(net.host_file(name)).unwrap_or_default();
-    // Mistakes in the lines themselves are reported for each file.
-    let read = entries
-        .add_file(&net.server_file().to_string_lossy(), server)
-        .and_then(|()| entries.add_file(&net.host_file(name).to_string_lossy(), &host))
-        .and_then(|()| ServerConfig::read(&entries));
-    if let Err(error) = &read {
-        console.note(&format!("ERROR: {error}"));
+/// Prints what a daemon warns of, except for what [`check_variables`] prints in tinc's words.
+fn print_found(found: &Found, console: &mut Console<'_>) {
+    for warning in &found.lines {
+        match warning.reason {
+            WarningReason::Invalid(_)
+            | WarningReason::Limited { .. }
+            | WarningReason::WrongFile => {
+                console.note(&format!("WARNING: {warning}"));
+            }
+            WarningReason::Unknown | WarningReason::Repeated | WarningReason::NotSupported(_) => {}
+        }
     }
-    read.is_ok()
+    if let Some(file) = &found.file {
+        console.note(&format!("WARNING: {file}"));
+    }
 }
 
 fn check_keys(net: &Net, name: &NodeName, console: &mut Console<'_>) -> Result<(), Fault> {
@@ -154,14 +156,11 @@ fn check_script(path: &Path, console: &mut Console<'_>) {
     }
 }
 
-/// Checks the names of the variables in a file. Returns whether the file can be read.
-fn check_variables(path: &Path, text: &str, console: &mut Console<'_>) -> bool {
+/// Checks the names of the variables in a file.
+fn check_variables(path: &Path, text: &str, console: &mut Console<'_>) {
     let shown = path.display();
     let mut entries = Entries::default();
-    if let Err(error) = entries.add_file(&path.to_string_lossy(), text) {
-        console.note(&format!("ERROR: {error}"));
-        return false;
-    }
+    entries.add_host_file(&path.to_string_lossy(), text);
     let mut seen: Vec<(&str, bool)> = Vec::new();
     for entry in entries.iter() {
         let (line, written) = (entry.line, &entry.name);
@@ -188,7 +187,6 @@ fn check_variables(path: &Path, text: &str, console: &mut Console<'_>) -> bool {
             }
         }
     }
-    true
 }
 
 #[cfg(test)]
@@ -242,14 +240,51 @@ mod tests {
         assert!(printed.error.is_some());
         folder.write("tinc.conf", "Name = alice\nScriptsInterpreter = sh\n");
         assert!(fails(&folder).error.is_some());
-        folder.write("tinc.conf", "Name = alice\n");
-        folder.write("hosts/bob", "Subnet = 10.0.0.1/8\n");
+        folder.write("tinc.conf", "Name = alice\nDeviceStandby = yes\n");
         assert!(fails(&folder).error.is_some());
-        folder.write("hosts/bob", "");
+        folder.write("tinc.conf", "Name = alice\nPingTimeout\n");
+        let printed = fails(&folder);
+        assert_eq!(printed.notes.matches("the variable has no value").count(), 1, "{printed:?}");
+        assert!(printed.error.is_some());
+        folder.write("tinc.conf", "Name = alice\n");
+        folder.write("conf.d/a.conf", "Mode = x\n");
+        assert!(fails(&folder).error.is_some());
+        folder.write("conf.d/a.conf", "");
         folder.write("tinc.conf", "Mode = hub\n");
         assert!(fails(&folder).error.unwrap().starts_with("ERROR: tinc cannot run without"));
         std::fs::remove_file(folder.net.server_file()).unwrap();
         assert!(fails(&folder).error.unwrap().contains("No tinc configuration found"));
+    }
+
+    /// The daemon starts with each of these.
+    #[test]
+    fn what_a_daemon_warns_of_is_a_warning() {
+        let folder = healthy();
+        let path = folder.net.host_file(&"bob".parse().unwrap());
+        for (content, warning) in [
+            (&b"Subnet = 10.0.0.1/8\n"[..], "bob:1: Subnet: ignored: the address has bits"),
+            (b"Subnet\n", "bob:1: Subnet: ignored: the variable has no value"),
+            (b"Address = B\xfcro\n", "bob:1: Address: ignored: the line is not UTF-8"),
+            (
+                b"Ed25519PublicKeyFile = /nonexistent\n",
+                "bob: Ed25519PublicKeyFile: cannot read /nonexistent: ",
+            ),
+            (b"-----BEGIN X-----\n", "bob:1: -----BEGIN X-----: ignored: the block has no"),
+        ] {
+            std::fs::write(&path, content).unwrap();
+            let printed = folder.run(b"", false, fsck);
+            assert_eq!((printed.notes.lines().count(), printed.error), (1, None), "{warning}");
+            assert!(printed.notes.starts_with("WARNING: "), "{}", printed.notes);
+            assert!(printed.notes.contains(warning), "{}", printed.notes);
+        }
+        std::fs::remove_file(&path).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        let printed = folder.run(b"", false, fsck);
+        assert!(printed.notes.contains("cannot read ") && printed.error.is_none(), "{printed:?}");
+        folder.write("tinc.conf", "Name = alice\nPingInterval = 0\nTCPOnly = 1\n");
+        let notes = folder.run(b"", false, fsck).notes;
+        assert!(notes.contains("PingInterval: '0' is out of range: 1 is used"), "{notes}");
+        assert!(notes.contains("TCPOnly: ignored: "), "{notes}");
     }
 
     #[test]

@@ -17,6 +17,7 @@ use serde::Serialize;
 use crate::conf_file::{ConfFile, cannot_write, write_file};
 use crate::console::{Console, reason};
 use crate::control::client;
+use crate::daemon::system_names::SystemNames;
 use crate::keys::read_private_file;
 use crate::net::Net;
 
@@ -90,7 +91,8 @@ fn settings(
     let fault = |error: adit_tinc::config::ConfigError| Fault::operator(error.to_string());
     let mut entries = Entries::default();
     entries.add_file(&net.server_file().to_string_lossy(), &server.text()).map_err(fault)?;
-    entries.add_file(&net.host_file(own).to_string_lossy(), &host.text()).map_err(fault)?;
+    entries.add_host_file(&net.host_file(own).to_string_lossy(), &host.text());
+    SystemNames::default().replace(&mut entries);
     Ok(ServerConfig::read(&entries).map_err(fault)?.0)
 }
 

@@ -9,7 +9,7 @@ use adit_tinc::keys::{PrivateKey, PublicKey};
 use adit_tinc::name::NodeName;
 use zeroize::Zeroizing;
 
-use crate::conf_file::{ConfFile, write_file};
+use crate::conf_file::{ConfFile, read_text, write_file};
 use crate::console::{Console, reason};
 use crate::net::Net;
 
@@ -68,7 +68,7 @@ pub(crate) fn read_public(net: &Net, name: &NodeName) -> Result<PublicKey, Fault
     let path = net.host_file(name);
     let shown = path.display();
     let open = |path: &Path| {
-        std::fs::read_to_string(path).map_err(|error| {
+        read_text(path).map_err(|error| {
             Fault::operator(format!("Could not open {}: {}", path.display(), reason(&error)))
         })
     };

@@ -7,6 +7,7 @@ use adit_runtime::fault::Fault;
 use adit_tinc::config::Entries;
 use adit_tinc::name::NodeName;
 
+use crate::conf_file::read_text;
 use crate::console::reason;
 
 /// The directory of all nets.
@@ -122,12 +123,13 @@ impl Net {
     /// Fails if the file cannot be read, or has no valid name.
     pub fn own_name(&self) -> Result<NodeName, Fault> {
         let path = self.server_file();
-        let text = std::fs::read_to_string(&path).map_err(|error| {
+        let text = read_text(&path).map_err(|error| {
             Fault::operator(format!("Could not open {}: {}", path.display(), reason(&error)))
         })?;
         let fault = |error: adit_tinc::config::ConfigError| Fault::operator(error.to_string());
         let mut entries = Entries::default();
-        entries.add_file(&path.to_string_lossy(), &text).map_err(fault)?;
+        // The daemon reports other mistakes in the file.
+        entries.add_host_file(&path.to_string_lossy(), &text);
         let environment = |name: &str| std::env::var(name).ok();
         entries.name(environment, &host_name()).map_err(fault)
     }

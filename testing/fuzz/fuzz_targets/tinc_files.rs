@@ -2,7 +2,7 @@
 //! takes from an invitation, it can read again.
 #![cfg_attr(fuzzing, no_main)]
 
-use adit_tinc::config::{ConfigOption, Entries, HostConfig, ServerConfig};
+use adit_tinc::config::{ConfigOption, Entries, HostConfig, ServerConfig, decode};
 use adit_tinc::invitation::{Accepted, Url};
 use adit_tinc::keys::{PrivateKey, PublicKey};
 
@@ -10,13 +10,19 @@ use adit_tinc::keys::{PrivateKey, PublicKey};
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| run(bytes));
 
 pub fn run(bytes: &[u8]) {
+    let decoded = decode(bytes.to_vec());
+    // A file that was damaged by its owner is read as far as possible.
+    let (host, warnings) =
+        HostConfig::read_other(Entries::default(), "hosts/alice", &decoded, |_| {});
+    assert!(!host.unusable_key || host.public_key.is_none() && !warnings.is_empty());
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let mut entries = Entries::default();
     if entries.add_file("tinc.conf", text).is_ok() {
         let _ = entries.name(|_| Some(text.to_owned()), text);
         if let Ok((config, warnings)) = ServerConfig::read(&entries) {
             assert!(config.strict_subnets || !config.tunnel_server);
-            assert!(warnings.len() <= entries.iter().count());
+            // One more for a block without an end.
+            assert!(warnings.len() <= entries.iter().count() + 1);
         }
     }
     let _ = HostConfig::read(Entries::default(), "hosts/alice", text);

@@ -1,15 +1,19 @@
 //! Reads the configuration of a daemon.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::Path;
 
 use adit_runtime::fault::Fault;
 use adit_runtime::helper::files;
-use adit_tinc::config::{ConfigError, ConfigOption, Entries, HostConfig, ServerConfig, Warning};
+use adit_tinc::config::{
+    ConfigError, ConfigOption, DeviceType, Entries, HostConfig, ServerConfig, Warning, decode,
+};
 use adit_tinc::keys::{PrivateKey, PublicKey};
 use adit_tinc::name::NodeName;
 use zeroize::Zeroizing;
 
+use super::system_names::SystemNames;
 use crate::console::reason;
 use crate::net::{Net, host_name};
 
@@ -28,12 +32,47 @@ pub(crate) struct Loaded {
     pub(crate) server: ServerConfig,
     /// The host files of the other nodes.
     pub(crate) hosts: BTreeMap<NodeName, HostConfig>,
-    /// Lines without effect.
-    pub(crate) warnings: Vec<Warning>,
+    /// Lines without effect, and files that cannot be read.
+    pub(crate) warnings: Vec<String>,
 }
 
-/// Reads the files of a net. `options` are those of the command line.
-pub(crate) fn load(net: &Net, options: &[ConfigOption]) -> Result<Loaded, Fault> {
+/// Reads the files of a net. `options` are those of the command line. A mistake in the host file of another node is a warning.
+pub(crate) fn load(
+    net: &Net,
+    options: &[ConfigOption],
+    names: &mut SystemNames,
+) -> Result<Loaded, Fault> {
+    let (name, server, found) = load_own(net, options, names)?;
+    let mut warnings = found.texts();
+    let mut hosts = BTreeMap::new();
+    for host in host_names(net, &mut warnings)?.into_iter().filter(|host| *host != name) {
+        let (config, found) = read_host(net, &host, options, names)?;
+        warnings.extend(found.texts());
+        hosts.insert(host, config);
+    }
+    Ok(Loaded { name, server, hosts, warnings })
+}
+
+/// What is wrong with the files of a node that can be used all the same.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    pub(crate) lines: Vec<Warning>,
+    /// A file that cannot be read.
+    pub(crate) file: Option<String>,
+}
+
+impl Found {
+    fn texts(&self) -> Vec<String> {
+        self.lines.iter().map(ToString::to_string).chain(self.file.clone()).collect()
+    }
+}
+
+/// Reads the files of this node.
+pub(crate) fn load_own(
+    net: &Net,
+    options: &[ConfigOption],
+    names: &mut SystemNames,
+) -> Result<(NodeName, ServerConfig, Found), Fault> {
     let mut entries = Entries::default();
     for option in options.iter().filter(|option| option.host.is_none()) {
         entries.add_option(option).map_err(wrong)?;
@@ -48,28 +87,27 @@ pub(crate) fn load(net: &Net, options: &[ConfigOption]) -> Result<Loaded, Fault>
     }
     // A node without a host file of its own has no subnets.
     let own = net.host_file(&name);
-    if let Ok(text) = text(&own) {
-        entries.add_file(&own.to_string_lossy(), &text).map_err(wrong)?;
+    let mut file = None;
+    match text(&own) {
+        Ok(text) => entries.add_host_file(&own.to_string_lossy(), &text),
+        Err(error) => file = Some(cannot_read(&own, &error)),
     }
-    let (server, mut warnings) = ServerConfig::read(&entries).map_err(wrong)?;
+    names.replace(&mut entries);
+    let (server, lines) = ServerConfig::read(&entries).map_err(wrong)?;
     refuse(&server)?;
-    let mut hosts = BTreeMap::new();
-    for host in host_names(net)? {
-        if host == name {
-            continue;
-        }
-        let (config, new) = read_host(net, &host, options)?;
-        warnings.extend(new);
-        hosts.insert(host, config);
-    }
-    Ok(Loaded { name, server, hosts, warnings })
+    Ok((name, server, Found { lines, file }))
 }
 
 /// Refuses what tinc can do and this daemon cannot.
 fn refuse(server: &ServerConfig) -> Result<(), Fault> {
+    let no_device = server.device_type == Some(DeviceType::Dummy);
     let other_device = server.device.as_deref().is_some_and(|device| device != DEVICE);
     let refused = [
-        ("Device", other_device, "TUN and TAP devices come from /dev/net/tun: remove the line"),
+        (
+            "Device",
+            other_device && !no_device,
+            "TUN and TAP devices come from /dev/net/tun: remove the line",
+        ),
         ("DeviceStandby", server.device_standby, "the device exists as long as the daemon runs"),
     ];
     match refused.into_iter().find(|(_, set, _)| *set) {
@@ -78,34 +116,57 @@ fn refuse(server: &ServerConfig) -> Result<(), Fault> {
     }
 }
 
-fn read_host(
+/// Reads the host file of another node. A node whose key cannot be read gets none from the net.
+pub(crate) fn read_host(
     net: &Net,
     host: &NodeName,
     options: &[ConfigOption],
-) -> Result<(HostConfig, Vec<Warning>), Fault> {
+    names: &mut SystemNames,
+) -> Result<(HostConfig, Found), Fault> {
     let mut entries = Entries::default();
     for option in options.iter().filter(|option| option.host.as_ref() == Some(host)) {
         entries.add_option(option).map_err(wrong)?;
     }
     let path = net.host_file(host);
-    let (mut config, warnings) =
-        HostConfig::read(entries, &path.to_string_lossy(), &text(&path)?).map_err(wrong)?;
-    if let (None, Some(other)) = (&config.public_key, &config.public_key_file) {
-        let path = net.config.join(other);
-        let key = PublicKey::from_file(&text(&path)?);
-        config.public_key =
-            Some(key.map_err(|error| Fault::operator(format!("{}: {error}", path.display())))?);
+    let content = match text(&path) {
+        Ok(content) => content,
+        Err(error) => {
+            let config = HostConfig { unusable_key: true, ..HostConfig::default() };
+            let file = Some(cannot_read(&path, &error));
+            return Ok((config, Found { file, ..Found::default() }));
+        }
+    };
+    let (mut config, lines) =
+        HostConfig::read_other(entries, &path.to_string_lossy(), &content, |entries| {
+            names.replace(entries);
+        });
+    let mut file = None;
+    let named = config.public_key_file.as_ref().filter(|_| config.public_key.is_none());
+    if let Some(named) = named.filter(|_| !config.unusable_key) {
+        match key_file(&net.config.join(named)) {
+            Ok(key) => config.public_key = Some(key),
+            Err(why) => {
+                config.unusable_key = true;
+                file = Some(format!("{}: Ed25519PublicKeyFile: {why}", path.display()));
+            }
+        }
     }
-    Ok((config, warnings))
+    Ok((config, Found { lines, file }))
+}
+
+fn key_file(path: &Path) -> Result<PublicKey, String> {
+    let text = text(path).map_err(|error| cannot_read(path, &error))?;
+    PublicKey::from_file(&text).map_err(|error| format!("{}: {error}", path.display()))
 }
 
 /// Reads the private key of this node.
 pub(crate) fn private_key(net: &Net, server: &ServerConfig) -> Result<PrivateKey, Fault> {
     let named = server.ed25519_private_key_file.as_ref();
     let path = named.map_or_else(|| net.private_key(), |name| net.config.join(name));
-    let text = Zeroizing::new(text(&path).map_err(|fault| {
+    let text = text(&path).map(Zeroizing::new).map_err(|error| {
+        let fault = cannot_read(&path, &error);
         Fault::operator(format!("{fault}; create a key with: adit tinc generate-ed25519-keys"))
-    })?);
+    })?;
     PrivateKey::from_file(&text)
         .map_err(|error| Fault::operator(format!("{}: {error}", path.display())))
 }
@@ -115,13 +176,16 @@ fn wrong(error: ConfigError) -> Fault {
 }
 
 fn add(entries: &mut Entries, path: &Path) -> Result<(), Fault> {
-    entries.add_file(&path.to_string_lossy(), &text(path)?).map_err(wrong)
+    let text = text(path).map_err(|error| Fault::operator(cannot_read(path, &error)))?;
+    entries.add_file(&path.to_string_lossy(), &text).map_err(wrong)
 }
 
-fn text(path: &Path) -> Result<String, Fault> {
-    let fault = |why: &str| Fault::operator(format!("cannot read {}: {why}", path.display()));
-    let bytes = files::contents(path).map_err(|error| fault(&reason(&error)))?;
-    String::from_utf8(bytes).map_err(|_| fault("the file is not UTF-8"))
+fn text(path: &Path) -> io::Result<String> {
+    files::contents(path).map(decode)
+}
+
+fn cannot_read(path: &Path, error: &io::Error) -> String {
+    format!("cannot read {}: {}", path.display(), reason(error))
 }
 
 /// Returns the names of the files in `conf.d`, in their order.
@@ -142,11 +206,17 @@ pub(super) fn is_host(name: &str) -> bool {
     name.parse::<NodeName>().is_ok()
 }
 
-fn host_names(net: &Net) -> Result<Vec<NodeName>, Fault> {
+/// Returns the names of the nodes with a host file. tinc starts without the folder as well.
+fn host_names(net: &Net, warnings: &mut Vec<String>) -> Result<Vec<NodeName>, Fault> {
     let folder = net.hosts();
-    let names = files::list(&folder).map_err(|error| {
-        Fault::operator(format!("cannot read {}: {}", folder.display(), reason(&error)))
-    })?;
+    let names = match files::list(&folder) {
+        Ok(names) => names,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            warnings.push(cannot_read(&folder, &error));
+            Vec::new()
+        }
+        Err(error) => return Err(Fault::operator(cannot_read(&folder, &error))),
+    };
     let mut names: Vec<NodeName> = names.iter().filter_map(|name| name.parse().ok()).collect();
     if names.len() > MAX_HOSTS {
         return Err(Fault::operator(format!("{}: more than {MAX_HOSTS} hosts", folder.display())));
@@ -171,7 +241,7 @@ mod tests {
         folder.write("hosts/bob-up", "#!/bin/sh\n");
         let options = ["PingTimeout=8", "bob.Port=9", "alice.Port=10"];
         let options: Vec<ConfigOption> = options.iter().map(|text| text.parse().unwrap()).collect();
-        let loaded = load(&folder.net, &options).unwrap();
+        let loaded = load(&folder.net, &options, &mut SystemNames::default()).unwrap();
         assert_eq!(loaded.name.as_str(), "alice");
         assert_eq!(loaded.server.mode, adit_tinc::config::Mode::Hub);
         assert_eq!(loaded.server.ping_timeout.as_secs(), 8);
@@ -180,7 +250,7 @@ mod tests {
         let hosts: Vec<(&str, u16)> =
             loaded.hosts.iter().map(|(name, host)| (name.as_str(), host.port)).collect();
         assert_eq!(hosts, [("bob", 9)]);
-        let warnings: Vec<String> = loaded.warnings.iter().map(ToString::to_string).collect();
+        let warnings = &loaded.warnings;
         assert!(warnings.iter().any(|line| line.contains("bob:2: Mode: ignored")), "{warnings:?}");
     }
 
@@ -191,11 +261,72 @@ mod tests {
             [("DeviceStandby = yes", "DeviceStandby"), ("Device = /dev/tap0", "Device")]
         {
             folder.write("tinc.conf", &format!("Name = alice\n{line}\n"));
-            let error = load(&folder.net, &[]).unwrap_err().to_string();
+            let error =
+                load(&folder.net, &[], &mut SystemNames::default()).unwrap_err().to_string();
             assert!(error.starts_with(&format!("{name}: not supported")), "{error}");
         }
-        folder.write("tinc.conf", "Name = alice\nDevice = /dev/net/tun\n");
-        folder.write("hosts/alice", "");
-        load(&folder.net, &[]).unwrap();
+        for conf in ["Device = /dev/net/tun", "DeviceType = dummy\nDevice = /dev/tap0"] {
+            folder.write("tinc.conf", &format!("Name = alice\n{conf}\n"));
+            load(&folder.net, &[], &mut SystemNames::default()).unwrap();
+        }
+    }
+
+    /// Each of these once stopped the daemon, although tinc starts.
+    #[test]
+    fn a_mistake_in_the_file_of_another_node_is_a_warning() {
+        let folder = Folder::new();
+        let path = folder.net.config.join("hosts/bob");
+        let loaded = || load(&folder.net, &[], &mut SystemNames::default()).unwrap();
+        for (content, unusable, warning) in [
+            (&b"# B\xfcro\nPort = 8\n"[..], false, None),
+            (b"Address = B\xfcro\nPort = 8\n", false, Some("bob:1: Address: ignored: ")),
+            (b"Subnet\nPort = 8\n", false, Some("bob:1: Subnet: ignored: ")),
+            (
+                b"Ed25519PublicKey = xx\nPort = 8\n",
+                true,
+                Some("bob:1: Ed25519PublicKey: ignored: "),
+            ),
+            (
+                b"Ed25519PublicKeyFile = /nonexistent\nPort = 8\n",
+                true,
+                Some("bob: Ed25519PublicKeyFile: cannot read /nonexistent: "),
+            ),
+        ] {
+            std::fs::write(&path, content).unwrap();
+            let Loaded { hosts, warnings, .. } = loaded();
+            let (bob, host) = hosts.first_key_value().unwrap();
+            let found = (bob.as_str(), host.port, host.unusable_key);
+            assert_eq!(found, ("bob", 8, unusable), "{warning:?}");
+            match warning {
+                Some(text) => {
+                    assert!(warnings.len() == 1 && warnings[0].contains(text), "{warnings:?}");
+                }
+                None => assert_eq!(warnings, [] as [&str; 0]),
+            }
+        }
+        std::fs::remove_file(&path).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        let Loaded { hosts, warnings, .. } = loaded();
+        assert!(hosts.first_key_value().unwrap().1.unusable_key);
+        assert!(warnings.len() == 1 && warnings[0].contains("bob: Is a directory"), "{warnings:?}");
+    }
+
+    #[test]
+    fn a_net_without_host_files_starts() {
+        let folder = Folder::new();
+        std::fs::remove_dir_all(folder.net.hosts()).unwrap();
+        let loaded = load(&folder.net, &[], &mut SystemNames::default()).unwrap();
+        assert_eq!((loaded.hosts.len(), loaded.warnings.len()), (0, 2), "{:?}", loaded.warnings);
+    }
+
+    #[test]
+    fn a_mistake_in_the_own_host_file_skips_its_line() {
+        let folder = Folder::new();
+        folder.write("hosts/alice", "Subnet\nPort = 8\n");
+        let loaded = load(&folder.net, &[], &mut SystemNames::default()).unwrap();
+        assert_eq!((loaded.server.own.port, loaded.warnings.len()), (8, 1));
+        folder.write("tinc.conf", "Name = alice\nPort\n");
+        let error = load(&folder.net, &[], &mut SystemNames::default()).unwrap_err().to_string();
+        assert!(error.ends_with("tinc.conf:2: Port: the variable has no value"), "{error}");
     }
 }

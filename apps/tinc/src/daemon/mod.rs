@@ -20,7 +20,7 @@ mod followers;
 mod guest;
 mod joins;
 mod listen;
-mod load;
+pub(crate) mod load;
 mod log_lines;
 pub mod options;
 mod plane_routes;
@@ -33,6 +33,7 @@ mod running;
 mod scripts;
 mod start;
 mod streams;
+pub(crate) mod system_names;
 
 use std::ffi::OsString;
 use std::io::Write;

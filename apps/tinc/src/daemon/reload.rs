@@ -16,7 +16,7 @@ impl Running {
             // Scripts may be new.
             None => programs::start(&self.privileged.duty().setup())?,
         }
-        let loaded = load(&self.net, &self.options)?;
+        let loaded = load(&self.net, &self.options, &mut self.system_names)?;
         if loaded.name != *self.node.name() {
             return Err(Fault::operator(format!(
                 "Name: {} cannot become {} while the daemon runs: restart it",
@@ -137,6 +137,7 @@ fn take_over_host(old: &mut HostConfig, new: HostConfig) -> Vec<&'static str> {
         port,
         subnets,
         public_key,
+        unusable_key,
         public_key_file,
         indirect_data,
         tcp_only,
@@ -158,6 +159,7 @@ fn take_over_host(old: &mut HostConfig, new: HostConfig) -> Vec<&'static str> {
     // These tell other nodes about this one; it has no use for them itself.
     old.addresses = addresses;
     old.public_key = public_key;
+    old.unusable_key = unusable_key;
     old.public_key_file = public_key_file;
     old.pmtu = pmtu;
     old.compression = compression;

@@ -32,6 +32,7 @@ use super::report::Statistics;
 use super::rows::Changes;
 use super::scripts::Scripts;
 use super::streams::{StreamEvent, Streams};
+use super::system_names::SystemNames;
 use crate::control::server;
 use crate::net::Net;
 
@@ -46,6 +47,7 @@ pub(super) struct Running {
     pub(super) net: Net,
     /// The variables of the command line.
     pub(super) options: Vec<ConfigOption>,
+    pub(super) system_names: SystemNames,
     pub(super) server: ServerConfig,
     pub(super) node: Node,
     pub(super) data: Data,

@@ -39,6 +39,7 @@ use super::rows::Changes;
 use super::running::Running;
 use super::scripts::Scripts;
 use super::streams::Streams;
+use super::system_names::SystemNames;
 use crate::conf_file::write_file;
 use crate::control::server::Cookie;
 use crate::net::Net;
@@ -118,7 +119,8 @@ fn log_settings(net: &Net, options: &DaemonOptions) -> Settings {
 }
 
 fn start(net: Net, options: &DaemonOptions, followers: Arc<LogFollowers>) -> Result<(), Fault> {
-    let loaded = load(&net, &options.options)?;
+    let mut names = SystemNames::default();
+    let loaded = load(&net, &options.options, &mut names)?;
     loaded.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     let key = loaded.server.ed25519_private_key_file.as_ref();
     let duty = TincDuty {
@@ -150,7 +152,7 @@ fn start(net: Net, options: &DaemonOptions, followers: Arc<LogFollowers>) -> Res
         }
     }
     let runtime = adit_runtime::async_runtime()?;
-    runtime.block_on(serve(net, options, &duty, loaded, helper.is_some(), followers))
+    runtime.block_on(serve(net, options, &duty, (loaded, names), helper.is_some(), followers))
 }
 
 /// Creates the folder of the addresses at which nodes were reached. Without it, they are not kept.
@@ -166,7 +168,7 @@ async fn serve(
     net: Net,
     options: &DaemonOptions,
     duty: &TincDuty,
-    loaded: Loaded,
+    (loaded, system_names): (Loaded, SystemNames),
     helped: bool,
     followers: Arc<LogFollowers>,
 ) -> Result<(), Fault> {
@@ -225,6 +227,7 @@ async fn serve(
     let address_cache = AddressCache::load(duty.addresses(), &mut node, now());
     let mut running = Running {
         options: options.options.clone(),
+        system_names,
         node,
         address_cache,
         dial,

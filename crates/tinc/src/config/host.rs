@@ -2,7 +2,7 @@
 
 use crate::aead::Cipher;
 use crate::config::values::{host_and_port, number, yes_or_no};
-use crate::config::{ConfigError, Entries, Reason, Warning};
+use crate::config::{ConfigError, Entries, Entry, Mistakes, Reason, Warning, WarningReason};
 use crate::keys::{KeyError, PublicKey};
 use crate::subnet::Subnet;
 
@@ -29,6 +29,8 @@ pub struct HostConfig {
     pub subnets: Vec<Subnet>,
     /// The node's key, if the file contains it as a variable or a block.
     pub public_key: Option<PublicKey>,
+    /// The node has a key that cannot be read, so no other one is learned for it.
+    pub unusable_key: bool,
     /// Another file that contains the key. The variable takes precedence.
     pub public_key_file: Option<String>,
     /// Other nodes send nothing directly to the node, except its neighbours.
@@ -57,6 +59,7 @@ impl Default for HostConfig {
             port: DEFAULT_PORT,
             subnets: Vec::new(),
             public_key: None,
+            unusable_key: false,
             public_key_file: None,
             indirect_data: false,
             tcp_only: false,
@@ -71,7 +74,7 @@ impl Default for HostConfig {
 }
 
 impl HostConfig {
-    /// Reads a host file. `options` are those of the command line for this host.
+    /// Reads a host file that a new node or an inviter has sent. `options` are those of the command line for this host.
     ///
     /// # Errors
     /// Fails if the file has an invalid or refused line.
@@ -83,26 +86,63 @@ impl HostConfig {
         let mut entries = options;
         entries.add_file(file, text)?;
         let mut host = Self::default();
-        let warnings = entries.apply(true, |name, value| host.set(name, value))?;
-        if host.public_key.is_none() {
-            host.public_key = match PublicKey::from_file(text) {
+        let warnings =
+            entries.apply(true, Mistakes::Refuse, |name, value| host.set(name, value))?;
+        host.add_block(text).map_err(|reason| ConfigError {
+            file: file.to_owned(),
+            line: 0,
+            variable: None,
+            reason: reason.into(),
+        })?;
+        Ok((host, warnings))
+    }
+
+    /// Reads the host file of another node. Like tinc, it skips each line that is invalid or refused, with a warning. If this is the key, the
+    /// node has none: [`HostConfig::unusable_key`]. `replace` may replace values before they are read.
+    pub fn read_other(
+        options: Entries,
+        file: &str,
+        text: &str,
+        replace: impl FnOnce(&mut Entries),
+    ) -> (Self, Vec<Warning>) {
+        let mut entries = options;
+        entries.add_host_file(file, text);
+        replace(&mut entries);
+        let mut host = Self::default();
+        let warnings = entries.apply(true, Mistakes::Skip, |name, value| host.set(name, value));
+        debug_assert!(warnings.is_ok(), "a mistake was not skipped: {warnings:?}");
+        let mut warnings = warnings.unwrap_or_default();
+        let is_key = |warning: &Warning| {
+            matches!(warning.reason, WarningReason::Invalid(_))
+                && warning.entry.name.eq_ignore_ascii_case("Ed25519PublicKey")
+        };
+        let mut unusable = host.public_key.is_none() && warnings.iter().any(is_key);
+        if !unusable && let Err(error) = host.add_block(text) {
+            unusable = true;
+            let name = "Ed25519PublicKey".to_owned();
+            let entry = Entry { file: file.to_owned(), line: 0, name, value: String::new() };
+            warnings.push(Warning { entry, reason: WarningReason::Invalid(error.into()) });
+        }
+        host.unusable_key = unusable;
+        (host, warnings)
+    }
+
+    /// Takes the key from the file's block, if no variable has it.
+    fn add_block(&mut self, text: &str) -> Result<(), KeyError> {
+        if self.public_key.is_none() {
+            self.public_key = match PublicKey::from_file(text) {
                 Err(KeyError::NoBlock(_)) => None,
-                key => Some(key.map_err(|reason| ConfigError {
-                    file: file.to_owned(),
-                    line: 0,
-                    variable: None,
-                    reason: reason.into(),
-                })?),
+                key => Some(key?),
             };
         }
-        Ok((host, warnings))
+        Ok(())
     }
 
     /// Sets a variable. Variables of `tinc.conf` alone have no effect.
     pub(super) fn set(&mut self, name: &str, value: &str) -> Result<(), Reason> {
         match name {
             "Address" => {
-                let (host, port) = host_and_port(value)?;
+                let (host, port) = host_and_port(value, 1)?;
                 self.addresses.push(Address { host: host.to_owned(), port });
             }
             "ClampMSS" => self.clamp_mss = Some(yes_or_no(value)?),

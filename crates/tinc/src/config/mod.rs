@@ -18,7 +18,7 @@ pub use host::{Address, DEFAULT_PORT, HostConfig};
 pub use server::{
     AddressFamily, BindAddress, Broadcast, DeviceType, Forwarding, Mode, Proxy, ServerConfig,
 };
-use variables::{Place, Support, Variable};
+use variables::{Place, Support, Value, Variable};
 
 /// The number of lines with variables that are read of one node's files.
 pub const MAX_ENTRIES: usize = 16_384;
@@ -107,26 +107,37 @@ pub enum Reason {
     /// An option of the command line is not of the form `VARIABLE=VALUE`.
     #[error("write VARIABLE=VALUE or HOST.VARIABLE=VALUE")]
     Override,
+    /// The line has bytes of another encoding.
+    #[error("the line is not UTF-8")]
+    Encoding,
 }
 
-/// A line that has no effect.
+/// A line that has no effect, or another one than it says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
     /// The line.
     pub entry: Entry,
-    /// Why it has no effect.
+    /// What is wrong with it.
     pub reason: WarningReason,
 }
 
 impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Entry { file, line, name, .. } = &self.entry;
-        write!(f, "{file}:{line}: {name}: ignored: {}", self.reason)
+        f.write_str(file)?;
+        if *line > 0 {
+            write!(f, ":{line}")?;
+        }
+        let ignored = match &self.reason {
+            WarningReason::Limited { .. } => "",
+            _ => "ignored: ",
+        };
+        write!(f, ": {name}: {ignored}{}", self.reason)
     }
 }
 
-/// Why a line has no effect.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
+/// What is wrong with a line that does not end the start of a node.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WarningReason {
     /// No variable has this name.
     #[error("there is no such variable")]
@@ -140,27 +151,57 @@ pub enum WarningReason {
     /// The variable has no effect in adit.
     #[error("{0}")]
     NotSupported(&'static str),
+    /// The value is invalid, and the default is used, as in tinc.
+    #[error(transparent)]
+    Invalid(Reason),
+    /// The number is out of range.
+    #[error("'{value}' is out of range: {used} is used")]
+    Limited {
+        /// The value found.
+        value: String,
+        /// The number used instead.
+        used: i64,
+    },
+}
+
+/// Which mistakes in lines end the reading of a configuration. The others are warnings.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum Mistakes {
+    /// All.
+    Refuse,
+    /// Those with which tinc does not start.
+    LikeTinc,
+    /// None.
+    Skip,
 }
 
 /// The lines of a node's files, in their order of precedence: options of the command line, `tinc.conf`, `conf.d`, and the node's own host file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Entries(Vec<Entry>);
+pub struct Entries {
+    lines: Vec<Entry>,
+    /// Lines that are no variables.
+    skipped: Vec<Warning>,
+}
 
 impl Entries {
-    /// Adds the lines of a file. `file` is its name, for messages.
+    /// Adds the lines of `tinc.conf` or of a file in `conf.d`. `file` is its name, for messages.
     ///
     /// A line is `VARIABLE = VALUE` or `VARIABLE VALUE`. Empty lines, lines that begin with `#`, and blocks from `-----BEGIN` to
-    /// `-----END` are skipped.
+    /// `-----END` are skipped. A block without an end reaches to the end of the file, with a warning.
     ///
     /// # Errors
-    /// Fails if a variable has no value, a block has no end, or there are too many lines.
+    /// Fails if a variable has no value or is not UTF-8, or if there are too many lines.
     pub fn add_file(&mut self, file: &str, text: &str) -> Result<(), ConfigError> {
-        let error = |line, variable: Option<&str>, reason| ConfigError {
-            file: file.to_owned(),
-            line,
-            variable: variable.map(str::to_owned),
-            reason,
-        };
+        self.add(file, text, Mistakes::LikeTinc)
+    }
+
+    /// Adds the lines of a host file. Like tinc, it skips the lines at which [`Entries::add_file`] fails, with a warning.
+    pub fn add_host_file(&mut self, file: &str, text: &str) {
+        let added = self.add(file, text, Mistakes::Skip);
+        debug_assert!(added.is_ok(), "a mistake was not skipped: {added:?}");
+    }
+
+    fn add(&mut self, file: &str, text: &str, mistakes: Mistakes) -> Result<(), ConfigError> {
         let mut block = None;
         for (text, line) in text.lines().zip(1..) {
             let text = text.trim();
@@ -171,28 +212,45 @@ impl Entries {
                 continue;
             }
             if text.starts_with("-----BEGIN") {
-                block = Some(line);
+                block = Some((line, text.to_owned()));
                 continue;
             }
             if text.is_empty() || text.starts_with('#') {
                 continue;
             }
             let (name, value) = split_line(text);
-            if value.is_empty() {
-                return Err(error(line, Some(name), Reason::NoValue));
-            }
-            self.push(Entry {
+            let entry = Entry {
                 file: file.to_owned(),
                 line,
                 name: name.to_owned(),
                 value: value.to_owned(),
-            })
-            .map_err(|reason| error(line, None, reason))?;
+            };
+            let reason = if text.contains(char::REPLACEMENT_CHARACTER) {
+                Reason::Encoding
+            } else if value.is_empty() {
+                Reason::NoValue
+            } else if self.lines.len() >= MAX_ENTRIES {
+                Reason::TooManyLines
+            } else {
+                self.lines.push(entry);
+                continue;
+            };
+            if mistakes != Mistakes::Skip {
+                return Err(entry.error(reason));
+            }
+            let ends = reason == Reason::TooManyLines;
+            self.skipped.push(Warning { entry, reason: WarningReason::Invalid(reason) });
+            // Warnings are bounded like lines.
+            if ends || self.skipped.len() >= MAX_ENTRIES {
+                return Ok(());
+            }
         }
-        match block {
-            Some(line) => Err(error(line, None, Reason::OpenBlock)),
-            None => Ok(()),
+        if let Some((line, name)) = block {
+            let entry = Entry { file: file.to_owned(), line, name, value: String::new() };
+            let reason = WarningReason::Invalid(Reason::OpenBlock);
+            self.skipped.push(Warning { entry, reason });
         }
+        Ok(())
     }
 
     /// Adds an option of the command line. Add all of them before the files.
@@ -202,22 +260,29 @@ impl Entries {
     pub fn add_option(&mut self, option: &ConfigOption) -> Result<(), ConfigError> {
         let ConfigOption { name, value, .. } = option;
         let file = OPTION_FILE.to_owned();
-        self.push(Entry { file, line: 0, name: name.clone(), value: value.clone() }).map_err(
-            |reason| ConfigError { file: OPTION_FILE.to_owned(), line: 0, variable: None, reason },
-        )
-    }
-
-    fn push(&mut self, entry: Entry) -> Result<(), Reason> {
-        if self.0.len() >= MAX_ENTRIES {
-            return Err(Reason::TooManyLines);
+        let entry = Entry { file, line: 0, name: name.clone(), value: value.clone() };
+        if self.lines.len() >= MAX_ENTRIES {
+            return Err(entry.error(Reason::TooManyLines));
         }
-        self.0.push(entry);
+        self.lines.push(entry);
         Ok(())
     }
 
-    /// Returns the lines.
+    /// Replaces the values of lines, each by any number of values, up to [`MAX_ENTRIES`] lines in all. A line for which `values` returns
+    /// `None` remains.
+    pub fn replace(&mut self, mut values: impl FnMut(&Entry) -> Option<Vec<String>>) {
+        let replaced = self.lines.iter().flat_map(|entry| match values(entry) {
+            None => vec![entry.clone()],
+            Some(values) => {
+                values.into_iter().map(|value| Entry { value, ..entry.clone() }).collect()
+            }
+        });
+        self.lines = replaced.take(MAX_ENTRIES).collect();
+    }
+
+    /// Returns the lines with variables.
     pub fn iter(&self) -> std::slice::Iter<'_, Entry> {
-        self.0.iter()
+        self.lines.iter()
     }
 
     /// Returns the node's name.
@@ -229,7 +294,7 @@ impl Entries {
         environment: impl Fn(&str) -> Option<String>,
         hostname: &str,
     ) -> Result<NodeName, ConfigError> {
-        let Some(entry) = self.0.iter().find(|entry| entry.name.eq_ignore_ascii_case("Name"))
+        let Some(entry) = self.lines.iter().find(|entry| entry.name.eq_ignore_ascii_case("Name"))
         else {
             let (file, variable) = ("tinc.conf".to_owned(), Some("Name".to_owned()));
             return Err(ConfigError { file, line: 0, variable, reason: Reason::Missing("Name") });
@@ -242,17 +307,21 @@ impl Entries {
     fn apply(
         &self,
         in_host_file: bool,
+        mistakes: Mistakes,
         mut set: impl FnMut(&'static str, &str) -> Result<(), Reason>,
     ) -> Result<Vec<Warning>, ConfigError> {
         let mut seen = Vec::new();
-        let mut warnings = Vec::new();
-        for entry in &self.0 {
+        let mut warnings = self.skipped.clone();
+        for entry in &self.lines {
             let mut warn = |reason| warnings.push(Warning { entry: entry.clone(), reason });
             let Some(variable) = Variable::find(&entry.name) else {
                 warn(WarningReason::Unknown);
                 continue;
             };
             match variable.support {
+                Support::Refused(why) if mistakes == Mistakes::Skip => {
+                    warn(WarningReason::Invalid(Reason::Refused(why)));
+                }
                 Support::Refused(why) => return Err(entry.error(Reason::Refused(why))),
                 Support::Ignored(why) => warn(WarningReason::NotSupported(why)),
                 Support::Yes if in_host_file && variable.place == Place::Server => {
@@ -263,7 +332,27 @@ impl Entries {
                 }
                 Support::Yes => {
                     seen.push(variable.name);
-                    set(variable.name, &entry.value).map_err(|reason| entry.error(reason))?;
+                    let form = match mistakes {
+                        Mistakes::Refuse => Value::Text,
+                        Mistakes::LikeTinc | Mistakes::Skip => variable.value,
+                    };
+                    match form.read(&entry.value) {
+                        Err(reason) => warn(WarningReason::Invalid(reason)),
+                        Ok(read) => match set(variable.name, &read.value) {
+                            Ok(()) => {
+                                if let Some(used) = read.limited {
+                                    let value = entry.value.clone();
+                                    warn(WarningReason::Limited { value, used });
+                                }
+                            }
+                            Err(reason)
+                                if form == Value::Optional || mistakes == Mistakes::Skip =>
+                            {
+                                warn(WarningReason::Invalid(reason));
+                            }
+                            Err(reason) => return Err(entry.error(reason)),
+                        },
+                    }
                 }
             }
         }
@@ -306,6 +395,13 @@ impl std::str::FromStr for ConfigOption {
         };
         Ok(Self { host, name: name.to_owned(), value: value.to_owned() })
     }
+}
+
+/// Returns the text of a configuration file. A byte that is not UTF-8 becomes U+FFFD, at which [`Entries::add_file`] fails outside of comments
+/// and blocks.
+pub fn decode(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes)
+        .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
 /// Splits a line into the variable and its value. The `=` between them may be left out.

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::config::values::{choice, host_and_port, number, refused, seconds, yes_or_no};
-use crate::config::{ConfigError, Entries, HostConfig, Reason, Warning};
+use crate::config::{ConfigError, Entries, HostConfig, Mistakes, Reason, Warning};
 use crate::name::NodeName;
 use crate::sptps::WindowSize;
 use crate::subnet::Subnet;
@@ -73,7 +73,7 @@ pub enum DeviceType {
 pub struct BindAddress {
     /// The address; `None` for all.
     pub address: Option<IpAddr>,
-    /// The port, if it is not the node's own.
+    /// The port, if it is not the node's own; 0 for any.
     pub port: Option<u16>,
 }
 
@@ -199,7 +199,7 @@ impl ServerConfig {
     /// Fails if a line is invalid or refused.
     pub fn read(entries: &Entries) -> Result<(Self, Vec<Warning>), ConfigError> {
         let mut config = Self::default();
-        let warnings = entries.apply(false, |name, value| {
+        let warnings = entries.apply(false, Mistakes::LikeTinc, |name, value| {
             config.set(name, value)?;
             config.own.set(name, value)
         })?;
@@ -255,7 +255,11 @@ impl ServerConfig {
                 ];
                 self.forwarding = choice(value, &choices, "off, internal or kernel")?;
             }
-            "FWMark" => self.fwmark = number(value, 0..=u32::MAX, "a number")?,
+            "FWMark" => {
+                // tinc passes the bits of a negative number on.
+                let mark: i64 = number(value, i64::MIN..=i64::MAX, "a number")?;
+                self.fwmark = u32::try_from(mark.rem_euclid(1 << 32)).unwrap_or(0);
+            }
             "Interface" => self.interface = Some(value.to_owned()),
             "InvitationExpire" => self.invitation_expire = seconds(value)?,
             "KeyExpire" => self.key_expire = seconds(value)?,
@@ -299,7 +303,7 @@ impl ServerConfig {
 }
 
 fn bind_address(value: &str) -> Result<BindAddress, Reason> {
-    let (host, port) = host_and_port(value)?;
+    let (host, port) = host_and_port(value, 0)?;
     if host == "*" {
         return Ok(BindAddress { address: None, port });
     }
@@ -320,7 +324,7 @@ fn proxy(value: &str) -> Result<Option<Proxy>, Reason> {
         return Ok(Some(Proxy::Exec(rest.to_owned())));
     }
     let words: Vec<&str> = rest.split_whitespace().collect();
-    if lower == "none" && words.is_empty() {
+    if lower == "none" {
         return Ok(None);
     }
     let [host, port, login @ ..] = &words[..] else { return Err(bad()) };

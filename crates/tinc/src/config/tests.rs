@@ -48,9 +48,167 @@ fn a_line_that_is_none_is_refused_with_its_number() {
     let add = |text: &str| Entries::default().add_file("tinc.conf", text).unwrap_err().to_string();
     assert_eq!(add("\nMode\n"), "tinc.conf:2: Mode: the variable has no value");
     assert_eq!(add("Mode =\n"), "tinc.conf:1: Mode: the variable has no value");
-    assert_eq!(add("A = b\n-----BEGIN X-----\n"), "tinc.conf:2: the block has no '-----END' line");
+    assert_eq!(add("A = \u{fffd}\n"), "tinc.conf:1: A: the line is not UTF-8");
     let many = "ConnectTo = a\n".repeat(MAX_ENTRIES + 1);
-    assert_eq!(add(&many), "tinc.conf:16385: more than 16384 lines");
+    assert_eq!(add(&many), "tinc.conf:16385: ConnectTo: more than 16384 lines");
+}
+
+#[test]
+fn comments_and_blocks_may_have_other_encodings() {
+    let text =
+        decode(b"# B\xfcro\nMode = hub\n-----BEGIN X-----\n\xff\n-----END X-----\n".to_vec());
+    assert_eq!(server(&text).mode, Mode::Hub);
+}
+
+#[test]
+fn a_block_without_an_end_reaches_to_the_end_of_the_file() {
+    let (config, warnings) =
+        ServerConfig::read(&entries("Mode = hub\n-----BEGIN X-----\nPingTimeout = 7\n")).unwrap();
+    assert_eq!((config.mode, config.ping_timeout), (Mode::Hub, Duration::from_secs(5)));
+    let expected = "tinc.conf:2: -----BEGIN X-----: ignored: the block has no '-----END' line";
+    assert_eq!(texts(&warnings), [expected]);
+}
+
+fn texts(warnings: &[Warning]) -> Vec<String> {
+    warnings.iter().map(ToString::to_string).collect()
+}
+
+fn server_warnings(text: &str) -> (ServerConfig, Vec<String>) {
+    let (config, warnings) = ServerConfig::read(&entries(text)).unwrap();
+    (config, texts(&warnings))
+}
+
+#[test]
+fn what_follows_a_number_has_no_effect() {
+    let config = server(
+        "PingInterval = 30 # seconds\nPingTimeout = 7s\nCompression = 9 # max\nFWMark = +3\nWeight = -5 x\n",
+    );
+    assert_eq!(config.ping_interval, Duration::from_secs(30));
+    assert_eq!(config.ping_timeout, Duration::from_secs(7));
+    assert_eq!((config.own.compression, config.fwmark, config.own.weight), (9, 3, Some(-5)));
+    assert_eq!(server("FWMark = -1").fwmark, u32::MAX, "tinc passes these bits on");
+}
+
+/// tinc starts with each of these as well.
+#[test]
+fn a_value_that_is_none_gets_the_default() {
+    for (line, warning) in [
+        ("PingInterval = soon", "ignored: 'soon' is not supported: write a number"),
+        ("PingInterval = -", "ignored: '-' is not supported: write a number"),
+        ("TCPOnly = 1", "ignored: '1' is not supported: write yes or no"),
+        ("StrictSubnets = yes # all", "ignored: 'yes # all' is not supported: write yes or no"),
+        ("ExperimentalProtocol = on", "ignored: 'on' is not supported: write yes or no"),
+        ("ConnectTo = b-c", "ignored: a node's name consists of letters, digits and '_'"),
+        (
+            "BroadcastSubnet = x",
+            "ignored: 'x' is not a subnet: write an IPv4, IPv6 or MAC address, and perhaps /PREFIX and #WEIGHT",
+        ),
+        ("Address = a 1 2", "ignored: 'a 1 2' is not supported: write HOST or HOST PORT"),
+        ("Ed25519PublicKey = x", "ignored: a public key is 43 letters, digits, '+' and '/'"),
+    ] {
+        let (config, warnings) = server_warnings(line);
+        assert_eq!(config, ServerConfig::default(), "{line}");
+        let name = line.split(' ').next().unwrap();
+        assert_eq!(warnings, [format!("tinc.conf:1: {name}: {warning}")]);
+    }
+}
+
+#[test]
+fn a_number_out_of_range_is_limited() {
+    let limited = |line: &str| {
+        let (config, warnings) = server_warnings(line);
+        let [warning] = &warnings[..] else { panic!("{line}: {warnings:?}") };
+        let (_, used) = warning.split_once(" is out of range: ").expect("a limit");
+        (config, used.to_owned())
+    };
+    let (config, used) = limited("KeyExpire = 0");
+    assert_eq!((config.key_expire, used.as_str()), (Duration::from_secs(1), "1 is used"));
+    let (config, used) = limited("PingInterval = -7");
+    assert_eq!((config.ping_interval, used.as_str()), (Duration::from_secs(1), "1 is used"));
+    let (config, used) = limited("PMTU = 400");
+    assert_eq!((config.own.pmtu, used.as_str()), (Some(512), "512 is used"));
+    let (config, used) = limited("ReplayWindow = 100000");
+    assert_eq!(
+        (Some(config.replay_window), used.as_str()),
+        (WindowSize::new(8192), "8192 is used")
+    );
+    let (config, used) = limited("MaxTimeout = 99999999999999999999");
+    assert_eq!(config.max_timeout.as_secs(), 2_147_483_647);
+    assert_eq!(used, "2147483647 is used");
+    for refused in
+        ["MaxTimeout = 0", "ReplayWindow = -1", "UDPSndBuf = -1", "MaxConnectionBurst = 0"]
+    {
+        assert!(server_error(refused).contains("is not supported: write a number"), "{refused}");
+    }
+    assert!(server_error("Compression = 13").ends_with("write a level from 0 to 12"));
+}
+
+/// No host file of another node stops the start of this one.
+#[test]
+fn mistakes_in_the_file_of_another_node_skip_their_lines() {
+    let key = alice().public();
+    let read = |text: &str| {
+        let (host, warnings) =
+            HostConfig::read_other(Entries::default(), "hosts/bob", text, |_| {});
+        (host, texts(&warnings))
+    };
+    for (line, warning) in [
+        ("Subnet", "1: Subnet: ignored: the variable has no value"),
+        ("Subnet = \u{fffd}", "1: Subnet: ignored: the line is not UTF-8"),
+        (
+            "Subnet = 10.0.0.1/16",
+            "1: Subnet: ignored: the address has bits after its prefix: write 10.0.0.0/16",
+        ),
+        ("Port = foo", "1: Port: ignored: 'foo' is not supported: write a port from 0 to 65535"),
+        (
+            "Address = a 1 # x",
+            "1: Address: ignored: 'a 1 # x' is not supported: write HOST or HOST PORT",
+        ),
+        (
+            "Compression = 13",
+            "1: Compression: ignored: '13' is not supported: write a level from 0 to 12",
+        ),
+        (
+            "SPTPSCipher = x",
+            "1: SPTPSCipher: ignored: 'x' is not supported: write aes-256-gcm or chacha20-poly1305",
+        ),
+        (
+            "SPTPSKex = x",
+            "1: SPTPSKex: ignored: not supported: adit supports only tinc's own key exchange: remove the line",
+        ),
+    ] {
+        let (host, warnings) =
+            read(&format!("{line}\nSubnet = 10.2.0.0/16\nEd25519PublicKey = {key}\n"));
+        assert_eq!(warnings, [format!("hosts/bob:{warning}")]);
+        let expected = HostConfig {
+            subnets: vec!["10.2.0.0/16".parse().unwrap()],
+            public_key: Some(key),
+            ..HostConfig::default()
+        };
+        assert_eq!(host, expected, "{line}");
+    }
+    let (_, warnings) = read(&"Port\n".repeat(2 * MAX_ENTRIES));
+    assert_eq!(warnings.len(), MAX_ENTRIES, "the warnings are bounded");
+    let (host, warnings) = read(&"Subnet = 10.2.0.0/16\n".repeat(MAX_ENTRIES + 2));
+    assert_eq!(host.subnets.len(), MAX_ENTRIES);
+    assert_eq!(warnings, ["hosts/bob:16385: Subnet: ignored: more than 16384 lines"]);
+}
+
+#[test]
+fn a_key_that_cannot_be_read_is_none_and_is_not_learned() {
+    let damaged = "-----BEGIN ED25519 PUBLIC KEY-----\nAAAA\n-----END ED25519 PUBLIC KEY-----\n";
+    for (text, unusable) in [
+        ("Ed25519PublicKey = xx\n", true),
+        ("Ed25519PublicKey\n", true),
+        (damaged, true),
+        ("-----BEGIN ED25519 PUBLIC KEY-----\n", true),
+        ("Port = 5\n", false),
+        ("-----BEGIN RSA PUBLIC KEY-----\nabc\n", false),
+    ] {
+        let (host, warnings) =
+            HostConfig::read_other(Entries::default(), "hosts/bob", text, |_| {});
+        assert_eq!((host.public_key, host.unusable_key), (None, unusable), "{text} {warnings:?}");
+    }
 }
 
 #[test]
@@ -135,14 +293,17 @@ fn every_variable_reaches_its_setting() {
 #[test]
 fn a_supported_variable_without_a_setting_would_be_noticed() {
     // No value suits all variables, so each must refuse one of these, or change a setting.
-    for Variable { name, support, .. } in VARIABLES {
+    for Variable { name, support, value: form, .. } in VARIABLES {
         if *support != Support::Yes || *name == "Name" {
             continue;
         }
         let values = ["2", "no", "yes", "off", "hub", "a", "dummy", "-\u{e4}", "none x", "0.0.0.0"];
         let noticed =
             |value: &&str| match ServerConfig::read(&entries(&format!("{name} = {value}"))) {
-                Ok((config, _)) => config != ServerConfig::default(),
+                Ok((config, warnings)) => {
+                    let is_skipped = *form == Value::Optional && !warnings.is_empty();
+                    config != ServerConfig::default() || is_skipped
+                }
                 Err(_) => true,
             };
         assert!(values.iter().any(noticed), "{name}");
@@ -160,22 +321,9 @@ fn an_invalid_value_is_refused_with_what_to_write() {
             "DeviceType = vde",
             "tinc.conf:1: DeviceType: 'vde' is not supported: write tun, tap or dummy",
         ),
-        ("AutoConnect = 1", "tinc.conf:1: AutoConnect: '1' is not supported: write yes or no"),
-        (
-            "PingTimeout = 0",
-            "tinc.conf:1: PingTimeout: '0' is not supported: write a number of seconds from 1",
-        ),
-        (
-            "ConnectTo = b-c",
-            "tinc.conf:1: ConnectTo: a node's name consists of letters, digits and '_'",
-        ),
         (
             "ExperimentalProtocol = no",
             "tinc.conf:1: ExperimentalProtocol: 'no' is not supported: write yes, or remove the line",
-        ),
-        (
-            "ReplayWindow = 9000",
-            "tinc.conf:1: ReplayWindow: '9000' is not supported: write a number of bytes up to 8192",
         ),
         (
             "BindToAddress = host",
@@ -291,6 +439,7 @@ fn proxies_are_read_in_all_their_forms() {
     let read = |value: &str| server(&format!("Proxy = {value}")).proxy;
     let host = || "proxy".to_owned();
     assert_eq!(read("none"), None);
+    assert_eq!(read("none x"), None, "like tinc");
     assert_eq!(read("socks4 proxy 1080"), Some(Proxy::Socks4(host(), 1080, None)));
     let user = || "user".to_owned();
     assert_eq!(read("SOCKS4 proxy 1080 user"), Some(Proxy::Socks4(host(), 1080, Some(user()))));
@@ -299,14 +448,9 @@ fn proxies_are_read_in_all_their_forms() {
     assert_eq!(read("socks5 proxy 1080 user pass"), Some(Proxy::Socks5(host(), 1080, login)));
     assert_eq!(read("http proxy 3128"), Some(Proxy::Http(host(), 3128)));
     assert_eq!(read("exec nc $A  1"), Some(Proxy::Exec("nc $A  1".to_owned())));
-    for bad in [
-        "socks4a proxy 1080",
-        "socks5 proxy 1080 user",
-        "http proxy",
-        "http proxy 0",
-        "exec",
-        "none x",
-    ] {
+    for bad in
+        ["socks4a proxy 1080", "socks5 proxy 1080 user", "http proxy", "http proxy 0", "exec"]
+    {
         let error = server_error(&format!("Proxy = {bad}"));
         assert!(error.contains("is not supported: write"), "{error}");
     }
@@ -317,6 +461,7 @@ proptest! {
     fn no_file_panics(text in "([A-Za-z]{0,12}[ =]{0,3}[ -~]{0,20}\n){0,8}", name in 0..VARIABLES.len(), value: String) {
         let text = format!("{text}{} = {value}\n", VARIABLES[name].name);
         let _ = HostConfig::read(Entries::default(), "hosts/a", &text);
+        let _ = HostConfig::read_other(Entries::default(), "hosts/a", &text, |_| {});
         let mut entries = Entries::default();
         if entries.add_file("tinc.conf", &text).is_ok() {
             let _ = ServerConfig::read(&entries);

@@ -1,5 +1,7 @@
 //! The variables of tinc's configuration files: where each may appear, and whether adit supports it.
 
+use crate::sptps::WindowSize;
+
 /// The files in which a variable may appear.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Place {
@@ -22,6 +24,24 @@ pub enum Support {
     Refused(&'static str),
 }
 
+/// The form of a variable's value, as far as tinc starts with another one.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// Any text. Whether it is valid depends on the variable, and an invalid one is refused.
+    Text,
+    /// Any text. An invalid one is skipped with a warning.
+    Optional,
+    /// `yes` or `no`. With another text, the default is used, with a warning.
+    Flag,
+    /// A number; what follows it has no effect. Without a number, the default is used, with a warning.
+    Number {
+        /// The number that is used instead of a smaller one, with a warning. [`i64::MIN`] if smaller ones are refused.
+        min: i64,
+        /// The number that is used instead of a larger one, with a warning.
+        max: i64,
+    },
+}
+
 /// A variable.
 #[derive(Copy, Clone, Debug)]
 pub struct Variable {
@@ -35,10 +55,12 @@ pub struct Variable {
     pub safe: bool,
     /// Whether adit supports it.
     pub support: Support,
+    /// The form of its value.
+    pub value: Value,
 }
 
 const fn row(name: &'static str, place: Place) -> Variable {
-    Variable { name, place, many: false, safe: false, support: Support::Yes }
+    Variable { name, place, many: false, safe: false, support: Support::Yes, value: Value::Text }
 }
 
 const fn server(name: &'static str) -> Variable {
@@ -62,6 +84,23 @@ impl Variable {
         Self { safe: true, ..self }
     }
 
+    const fn optional(self) -> Self {
+        Self { value: Value::Optional, ..self }
+    }
+
+    const fn flag(self) -> Self {
+        Self { value: Value::Flag, ..self }
+    }
+
+    /// A number that is at least `min` and at most `max`.
+    const fn number(self, min: i64, max: i64) -> Self {
+        Self { value: Value::Number { min, max }, ..self }
+    }
+
+    const fn seconds(self) -> Self {
+        self.number(1, INT_MAX)
+    }
+
     const fn ignored(self, why: &'static str) -> Self {
         Self { support: Support::Ignored(why), ..self }
     }
@@ -76,89 +115,92 @@ impl Variable {
     }
 }
 
+/// The largest number in tinc's files.
+const INT_MAX: i64 = i32::MAX as i64;
+
 const LEGACY: &str = "it belongs to tinc 1.0's protocol, which adit does not speak";
 const LOCAL: &str = "adit has its own way to do this";
 const OBSOLETE: &str = "tinc 1.1 does not use it either";
 
 /// All variables, in the order of their names.
 pub const VARIABLES: &[Variable] = &[
-    host("Address").many(),
+    host("Address").optional().many(),
     server("AddressFamily").safe(),
-    server("AutoConnect").safe(),
+    server("AutoConnect").flag().safe(),
     server("BindToAddress").many(),
     server("BindToInterface"),
     server("Broadcast").safe(),
-    server("BroadcastSubnet").many().safe(),
+    server("BroadcastSubnet").optional().many().safe(),
     both("Cipher").ignored(LEGACY),
-    both("ClampMSS").safe(),
-    both("Compression").safe(),
-    server("ConnectTo").many().safe(),
-    server("DecrementTTL").safe(),
+    both("ClampMSS").flag().safe(),
+    both("Compression").number(i64::MIN, i64::MAX).safe(),
+    server("ConnectTo").optional().many().safe(),
+    server("DecrementTTL").flag().safe(),
     server("Device"),
-    server("DeviceStandby"),
+    server("DeviceStandby").flag(),
     server("DeviceType"),
     both("Digest").ignored(LEGACY),
-    server("DirectOnly").safe(),
-    server("DisableBuggyPeers").refused("no node needs it any more: remove the line"),
+    server("DirectOnly").flag().safe(),
+    server("DisableBuggyPeers").ignored("no node needs it any more"),
     server("Ed25519PrivateKeyFile"),
-    host("Ed25519PublicKey"),
+    host("Ed25519PublicKey").optional(),
     both("Ed25519PublicKeyFile"),
-    server("ExperimentalProtocol"),
+    server("ExperimentalProtocol").flag(),
     server("Forwarding"),
-    server("FWMark"),
+    server("FWMark").number(i32::MIN as i64, u32::MAX as i64),
     server("GraphDumpFile").ignored(OBSOLETE),
     server("Hostnames").ignored(LOCAL),
     server("IffOneQueue").ignored(OBSOLETE),
-    both("IndirectData").safe(),
+    both("IndirectData").flag().safe(),
     server("Interface"),
-    server("InvitationExpire"),
-    server("KeyExpire").safe(),
+    server("InvitationExpire").seconds(),
+    server("KeyExpire").seconds().safe(),
     server("ListenAddress").many(),
-    server("LocalDiscovery").safe(),
+    server("LocalDiscovery").flag().safe(),
     server("LogLevel").ignored(LOCAL),
-    server("MACExpire").safe(),
+    server("MACExpire").seconds().safe(),
     both("MACLength").ignored(LEGACY),
-    server("MaxConnectionBurst").safe(),
-    server("MaxOutputBufferSize").safe(),
-    server("MaxTimeout").safe(),
+    server("MaxConnectionBurst").number(i64::MIN, 1_000_000).safe(),
+    server("MaxOutputBufferSize").number(0, INT_MAX).safe(),
+    server("MaxTimeout").number(i64::MIN, INT_MAX).safe(),
     server("Mode").safe(),
-    server("MTUInfoInterval").safe(),
+    server("MTUInfoInterval").seconds().safe(),
     server("Name"),
-    server("PingInterval").safe(),
-    server("PingTimeout").safe(),
-    both("PMTU"),
-    both("PMTUDiscovery"),
+    server("PingInterval").seconds().safe(),
+    server("PingTimeout").seconds().safe(),
+    both("PMTU").number(512, u16::MAX as i64),
+    both("PMTUDiscovery").flag(),
     host("Port"),
-    server("PriorityInheritance"),
+    server("PriorityInheritance").flag(),
     both("PrivateKey").ignored(LEGACY),
     server("PrivateKeyFile").ignored(LEGACY),
     server("ProcessPriority").ignored("set Nice= in the unit adit-tinc@.service"),
     server("Proxy"),
     both("PublicKey").ignored(LEGACY),
     both("PublicKeyFile").ignored(LEGACY),
-    server("ReplayWindow").safe(),
+    server("ReplayWindow").number(i64::MIN, WindowSize::MAX as i64).safe(),
     server("Sandbox").ignored(LOCAL),
     server("ScriptsExtension").ignored("scripts are found by their own names"),
     server("ScriptsInterpreter").refused("name the interpreter in the first line of each script"),
     both("SPTPSCipher"),
     both("SPTPSKex").refused("adit supports only tinc's own key exchange: remove the line"),
-    server("StrictSubnets").safe(),
+    server("StrictSubnets").flag().safe(),
     host("Subnet").many().safe(),
-    both("TCPOnly").safe(),
-    server("TunnelServer").safe(),
-    server("UDPDiscovery").safe(),
-    server("UDPDiscoveryInterval").safe(),
-    server("UDPDiscoveryKeepaliveInterval").safe(),
-    server("UDPDiscoveryTimeout").safe(),
-    server("UDPInfoInterval").safe(),
-    server("UDPRcvBuf"),
-    server("UDPSndBuf"),
+    both("TCPOnly").flag().safe(),
+    server("TunnelServer").flag().safe(),
+    server("UDPDiscovery").flag().safe(),
+    server("UDPDiscoveryInterval").seconds().safe(),
+    server("UDPDiscoveryKeepaliveInterval").seconds().safe(),
+    server("UDPDiscoveryTimeout").seconds().safe(),
+    server("UDPInfoInterval").seconds().safe(),
+    server("UDPRcvBuf").number(i64::MIN, INT_MAX),
+    server("UDPSndBuf").number(i64::MIN, INT_MAX),
     server("UPnP").ignored("adit does not ask routers by UPnP: forward the port by hand"),
     server("UPnPDiscoverWait").ignored("adit does not ask routers by UPnP"),
     server("UPnPRefreshPeriod").ignored("adit does not ask routers by UPnP"),
     server("VDEGroup").ignored("adit has no VDE devices"),
     server("VDEPort").ignored("adit has no VDE devices"),
-    host("Weight").safe(),
+    host("Weight").number(i32::MIN as i64, INT_MAX).safe(),
 ];
 
 #[cfg(test)]

@@ -38,13 +38,13 @@ impl Node {
 
     fn candidate<'a>(&self, node: &'a NodeName) -> Candidate<'a> {
         let has_key = self.public_key(node).is_some();
+        let learns_key =
+            self.learn_keys && self.hosts.get(node).is_none_or(|host| !host.unusable_key);
         let speaks = u16::from(self.minor(node)) >= FIRST_MINOR;
         Candidate {
             node,
             connection: self.connection_state(node),
-            is_reachable: self.graph.route(node).is_some()
-                && speaks
-                && (has_key || self.learn_keys),
+            is_reachable: self.graph.route(node).is_some() && speaks && (has_key || learns_key),
             has_address: has_key
                 && self.hosts.get(node).is_some_and(|host| !host.addresses.is_empty()),
             edges: self.graph.edges_of(node).count(),

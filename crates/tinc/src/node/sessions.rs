@@ -8,6 +8,7 @@ use adit_engine::Instant;
 
 use super::{Event, Node, after, count};
 use crate::base64;
+use crate::config::HostConfig;
 use crate::meta::{AddressToken, KeyRequest, Message, Token, decode_public_key, decode_record};
 use crate::name::NodeName;
 use crate::sptps::{self, CipherChoice, Datagram, Params, Role, SharedSession, data_label};
@@ -166,6 +167,10 @@ impl Node {
     }
 
     pub(super) fn ask_public_key(&mut self, from: &NodeName) {
+        // A key from the net must not replace one that its owner has passed on.
+        if self.hosts.get(from).is_some_and(|host| host.unusable_key) {
+            return;
+        }
         let own = self.own.clone();
         if let Some(peer) = self.peers.get_mut(from) {
             peer.asked = Some(self.now);
@@ -178,7 +183,8 @@ impl Node {
         let Some(peer) = self.peers.get_mut(from) else { return };
         // Only an answer to this node's own request counts.
         let asked = peer.asked.is_some_and(|at| self.now.since(at) < RETRY);
-        let unknown = self.hosts.get(from).is_none_or(|host| host.public_key.is_none());
+        let unknown = |host: &HostConfig| host.public_key.is_none() && !host.unusable_key;
+        let unknown = self.hosts.get(from).is_none_or(unknown);
         let full = self.learned_keys >= MAX_LEARNED_KEYS;
         if !unknown || !self.learn_keys || full || !asked {
             return;

@@ -243,6 +243,22 @@ fn a_chosen_node_without_a_key_is_asked_for_it_first() {
     }
 }
 
+#[test]
+fn a_node_whose_key_cannot_be_read_is_not_chosen() {
+    let mut bench = Bench::with(|config| {
+        config.server.auto_connect = true;
+        config.hosts.retain(|node, _| *node == name("bob"));
+        let host = HostConfig { unusable_key: true, ..HostConfig::default() };
+        config.hosts.insert(name("dave"), host);
+    });
+    bench.join("bob");
+    bench.edges("bob", &[("bob", "dave"), ("bob", "carol")]);
+    bench.wait_in_silence(30);
+    let asked = bench.take("bob");
+    assert!(asked.contains(&"15 alice carol 19".to_owned()), "{asked:?}");
+    assert!(!asked.contains(&"15 alice dave 19".to_owned()), "{asked:?}");
+}
+
 /// Section 8.5: tinc 1.0 cannot be connected to.
 #[test]
 fn an_old_node_is_not_chosen() {

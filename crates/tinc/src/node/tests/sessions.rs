@@ -122,6 +122,27 @@ fn a_node_that_asks_for_the_key_is_asked_for_its_own() {
     assert!(!lines.iter().any(|it| it.starts_with("16 ")), "section 9.2: the request is dropped");
 }
 
+/// A damaged host file must not make its node one whose key anyone on the way may choose.
+#[test]
+fn a_key_that_cannot_be_read_is_not_replaced_by_one_from_the_net() {
+    let damaged = || HostConfig { unusable_key: true, ..HostConfig::default() };
+    let mut bench = Bench::with(|config| {
+        config.hosts.insert(name("dave"), damaged());
+    });
+    bench.join("bob");
+    bench.edges("bob", &[("bob", "dave")]);
+    bench.packet("dave", &ipv4(100));
+    assert!(!bench.take("bob").contains(&"15 alice dave 19".to_owned()));
+    // It was asked for before the file was damaged.
+    bench.node.hosts.insert(name("dave"), HostConfig::default());
+    bench.wait(11);
+    bench.packet("dave", &ipv4(100));
+    assert!(bench.take("bob").contains(&"15 alice dave 19".to_owned()));
+    bench.node.hosts.insert(name("dave"), damaged());
+    bench.say("bob", &format!("15 dave alice 20 {}", key("dave").public()));
+    assert_eq!(bench.node.host(&name("dave")).unwrap().public_key, None);
+}
+
 #[test]
 fn learn_keys_can_be_switched_off() {
     let mut bench = Bench::with(|config| {
