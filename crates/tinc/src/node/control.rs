@@ -1,5 +1,6 @@
 //! What the operator sees and asks for.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -67,9 +68,10 @@ pub struct ConnectionInfo {
 }
 
 impl Node {
-    /// Returns a description of all nodes, in the order of their names.
+    /// Returns a description of all nodes that have announced themselves or have a host file, in the order of their names.
     pub fn node_infos(&self) -> Vec<NodeInfo> {
-        self.graph.nodes().map(|name| self.node_info(name)).collect()
+        let names: BTreeSet<&NodeName> = self.graph.nodes().chain(self.hosts.keys()).collect();
+        names.into_iter().map(|name| self.node_info(name)).collect()
     }
 
     fn node_info(&self, name: &NodeName) -> NodeInfo {

@@ -47,6 +47,15 @@ fn configured(bench: &mut Bench, change: impl FnOnce(&mut ServerConfig)) {
 }
 
 #[test]
+fn nodes_with_a_host_file_are_listed_before_they_are_reached() {
+    let bench = Bench::new();
+    assert!(bench.node.graph().nodes().all(|node| *node != name("bob")));
+    let infos = bench.node.node_infos();
+    let bob = infos.iter().find(|info| info.name == name("bob")).expect("bob has a host file");
+    assert!(!bob.reachable);
+}
+
+#[test]
 fn a_new_connect_to_begins_at_once_and_an_old_one_ends() {
     let mut bench = with_addresses(&["bob"]);
     bench.node.tick(bench.now);
