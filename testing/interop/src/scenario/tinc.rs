@@ -33,6 +33,7 @@ mod churn;
 mod commands;
 mod daemon;
 mod desk;
+mod drop_in;
 mod matrix;
 mod nets;
 mod network;
@@ -45,6 +46,7 @@ mod rekeys;
 pub(super) const SCENARIOS: &[(&str, ScenarioFn)] = &[
     ("commands", commands::commands),
     ("daemon", daemon::daemon),
+    ("drop-in", drop_in::drop_in),
     ("followers", desk::followers),
     ("neighbour", neighbour),
     ("net-auto-connect", network::auto_connect),
