@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 
 use adit_runtime::fault::{Fault, file_fault};
 use adit_tinc::config::scripts::{SCRIPTS, host_of};
-use adit_tinc::config::{ConfigError, Entries, Entry, HostConfig, ServerConfig};
+use adit_tinc::config::{
+    ConfigError, Entries, Entry, HostConfig, ServerConfig, Warning, WarningReason,
+};
 use adit_tinc::name::NodeName;
 
 /// The maximum length of one file, in bytes.
@@ -45,7 +47,7 @@ impl Host {
 }
 
 impl Files {
-    /// Reads all files, and checks each line as a daemon would.
+    /// Reads all files, and checks each line.
     ///
     /// # Errors
     /// A file cannot be read, or a line is wrong; the fault names both.
@@ -63,7 +65,8 @@ impl Files {
         if file.exists() {
             add(&mut entries, &file)?;
         }
-        let (server, _) = ServerConfig::read(&entries).map_err(wrong)?;
+        let (server, warnings) = ServerConfig::read(&entries).map_err(wrong)?;
+        refuse_mistakes(&warnings)?;
         let names = names(&hosts)?;
         let others = names.iter().filter_map(|name| name.parse().ok()).filter(|name| *name != own);
         let others: Vec<NodeName> = others.collect();
@@ -88,8 +91,21 @@ fn read_host(hosts: &Path, name: NodeName) -> Result<Host, Fault> {
     let file = hosts.join(name.as_str());
     let mut entries = Entries::default();
     let text = add(&mut entries, &file)?;
-    HostConfig::read(Entries::default(), &file.to_string_lossy(), &text).map_err(wrong)?;
+    let (_, warnings) =
+        HostConfig::read(Entries::default(), &file.to_string_lossy(), &text).map_err(wrong)?;
+    refuse_mistakes(&warnings)?;
     Ok(Host { name, file, lines: entries.iter().cloned().collect() })
+}
+
+/// A daemon starts in spite of some mistakes, but what their lines mean for a mesh is for their author to say.
+fn refuse_mistakes(warnings: &[Warning]) -> Result<(), Fault> {
+    let is_mistake = |warning: &&Warning| {
+        matches!(warning.reason, WarningReason::Invalid(_) | WarningReason::Limited { .. })
+    };
+    match warnings.iter().find(is_mistake) {
+        Some(mistake) => Err(Fault::operator(mistake.to_string())),
+        None => Ok(()),
+    }
 }
 
 fn is_host_script(name: &str) -> bool {
