@@ -91,9 +91,7 @@ fn read_host(hosts: &Path, name: NodeName) -> Result<Host, Fault> {
     let file = hosts.join(name.as_str());
     let mut entries = Entries::default();
     let text = add(&mut entries, &file)?;
-    let (_, warnings) =
-        HostConfig::read(Entries::default(), &file.to_string_lossy(), &text).map_err(wrong)?;
-    refuse_mistakes(&warnings)?;
+    HostConfig::read(Entries::default(), &file.to_string_lossy(), &text).map_err(wrong)?;
     Ok(Host { name, file, lines: entries.iter().cloned().collect() })
 }
 

@@ -84,7 +84,7 @@ impl HostConfig {
         text: &str,
     ) -> Result<(Self, Vec<Warning>), ConfigError> {
         let mut entries = options;
-        entries.add_file(file, text)?;
+        entries.add(file, text, Mistakes::Refuse)?;
         let mut host = Self::default();
         let warnings =
             entries.apply(true, Mistakes::Refuse, |name, value| host.set(name, value))?;

@@ -247,6 +247,9 @@ impl Entries {
         }
         if let Some((line, name)) = block {
             let entry = Entry { file: file.to_owned(), line, name, value: String::new() };
+            if mistakes == Mistakes::Refuse {
+                return Err(entry.error(Reason::OpenBlock));
+            }
             let reason = WarningReason::Invalid(Reason::OpenBlock);
             self.skipped.push(Warning { entry, reason });
         }

@@ -69,6 +69,13 @@ fn a_block_without_an_end_reaches_to_the_end_of_the_file() {
     assert_eq!(texts(&warnings), [expected]);
 }
 
+#[test]
+fn a_host_file_from_the_net_has_no_block_without_an_end() {
+    let text = "Port = 7\n-----BEGIN X-----\nSubnet = 10.2.0.0/16\n";
+    let error = HostConfig::read(Entries::default(), "hosts/bob", text).unwrap_err().to_string();
+    assert_eq!(error, "hosts/bob:2: -----BEGIN X-----: the block has no '-----END' line");
+}
+
 fn texts(warnings: &[Warning]) -> Vec<String> {
     warnings.iter().map(ToString::to_string).collect()
 }
