@@ -19,7 +19,7 @@ use super::programs::Programs;
 use crate::failure::{Context, Failure, Result, ensure};
 use crate::net::Namespace;
 use crate::process::Daemon;
-use crate::wait::{ScaledInstant, until};
+use crate::wait::until;
 
 /// How many configurations are tried at a time.
 const AT_ONCE: usize = 6;
@@ -82,7 +82,7 @@ const CONFIGURATIONS: &[(&str, Change, &str)] = &[
     ),
     ("bob is a folder", BobFolder, "Is a directory"),
     ("comment after bob's address", Bob(b"Address = 1.2.3.4 655 # dc\n"), "Address: ignored"),
-    ("unknown neighbour", Conf(b"ConnectTo = nobody\n"), ""),
+    ("unknown neighbour", Conf(b"ConnectTo = carol\n"), ""),
     ("itself as neighbour", Conf(b"ConnectTo = alice\n"), ""),
     ("impossible neighbour", Conf(b"ConnectTo = bo-b\n"), "ConnectTo: ignored"),
     ("own subnet with host bits", Own("Subnet = 10.0.0.1/16\n"), "ERROR"),
@@ -183,19 +183,17 @@ fn write_files(folder: &Path, change: Change) -> Result<()> {
 /// Starts a daemon, and ends it.
 fn start(daemon: &End<'_>) -> Result<Outcome> {
     let mut tincd = Daemon::spawn("tincd", daemon.command(&daemon.folder, "-D -d 2")?)?;
-    let begun = ScaledInstant::now();
-    loop {
-        if tincd.count("Ready") > 0 {
-            tincd.signal(Signal::SIGTERM)?;
-            tincd.wait_exit(SOON)?;
-            return Ok(Outcome { starts: true, code: None });
-        }
-        if let Some(status) = tincd.ended()? {
-            return Ok(Outcome { starts: false, code: status.code() });
-        }
-        ensure(begun.elapsed() < SOON, || tincd.failure("neither starts nor ends").0)?;
-        thread::sleep(std::time::Duration::from_millis(20));
+    let decided = until("the daemon starts or ends", SOON, || {
+        Ok(tincd.count("Ready") > 0 || tincd.ended()?.is_some())
+    });
+    decided.map_err(|failure| tincd.failure(&failure.0))?;
+    if tincd.count("Ready") == 0 {
+        let code = tincd.ended()?.and_then(|status| status.code());
+        return Ok(Outcome { starts: false, code });
     }
+    tincd.signal(Signal::SIGTERM)?;
+    tincd.wait_exit(SOON)?;
+    Ok(Outcome { starts: true, code: None })
 }
 
 /// The programs of one implementation, in a namespace of their own.
