@@ -6,6 +6,7 @@
 //! combinations, and [`runner`] runs all of them.
 #![forbid(unsafe_code)]
 
+pub mod at_once;
 pub mod case;
 pub mod many_clients;
 pub mod matrix;

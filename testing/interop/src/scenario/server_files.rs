@@ -9,14 +9,13 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::Scenario;
+use crate::at_once;
 use crate::case::READY;
 use crate::failure::{Context, Result, ensure};
 use crate::net::Namespace;
@@ -74,51 +73,23 @@ pub(super) fn all(scenario: &Scenario<'_>) -> Result<String> {
     let template = scenario.folder().join("t");
     make_folder(scenario, &template)?;
     let files = files()?;
-    let next = AtomicUsize::new(0);
-    let found = Mutex::new(vec![[None, None]; files.len()]);
-    let failures = Mutex::new(Vec::new());
-    let work = || {
-        loop {
-            let job = next.fetch_add(1, Ordering::Relaxed);
-            let (number, which) = (job / 2, job % 2);
-            let Some((name, content)) = files.get(number) else { return };
-            let program = if which == 0 { openvpn } else { adit };
-            let folder =
-                scenario.folder().join(format!("{number}{}", if which == 0 { 'o' } else { 'a' }));
-            match start(program, &template, &folder, content) {
-                Ok(reaction) => {
-                    if let Ok(mut found) = found.lock()
-                        && let Some(row) = found.get_mut(number)
-                    {
-                        row[which] = Some(reaction);
-                    }
-                }
-                Err(failure) => {
-                    if let Ok(mut failures) = failures.lock() {
-                        failures.push(format!("{name}: {failure}"));
-                    }
-                }
-            }
-        }
-    };
-    std::thread::scope(|scope| {
-        (0..JOBS).for_each(|_| drop(scope.spawn(work)));
-    });
-    let failures = failures.into_inner().unwrap_or_default();
-    ensure(failures.is_empty(), || failures.join("\n"))?;
-    report(&files, &found.into_inner().unwrap_or_default())
+    let reactions = at_once::each(JOBS, 2 * files.len(), |job| {
+        let (number, which) = (job / 2, job % 2);
+        let (name, content) = files.get(number).context("a file")?;
+        let (program, mark) = if which == 0 { (openvpn, 'o') } else { (adit, 'a') };
+        let folder = scenario.folder().join(format!("{number}{mark}"));
+        start(program, &template, &folder, content).context(name)
+    })?;
+    report(&files, &reactions)
 }
 
-/// Compares the reactions. Returns a table and the share of files that start.
-fn report(files: &[(String, String)], found: &[[Option<Reaction>; 2]]) -> Result<String> {
+/// Compares the reactions, openvpn's and adit's to each file in turn. Returns a table and the share of files that start.
+fn report(files: &[(String, String)], reactions: &[Reaction]) -> Result<String> {
     let defended = refused_directives()?;
     let (mut table, mut wrong) = (String::new(), Vec::new());
     let (mut started, mut refused, mut all) = (0_usize, 0_usize, 0_usize);
-    for ((name, _), row) in files.iter().zip(found) {
-        let [Some(openvpn), Some(adit)] = row else {
-            wrong.push(format!("{name}: not tried"));
-            continue;
-        };
+    for ((name, _), row) in files.iter().zip(reactions.chunks_exact(2)) {
+        let [openvpn, adit] = row else { continue };
         if let Reaction::Ended(why) = openvpn {
             wrong.push(format!("{name}: openvpn itself does not start: {why}"));
             continue;

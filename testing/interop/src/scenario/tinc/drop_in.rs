@@ -5,8 +5,6 @@ use std::ffi::OsString;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use adit_tinc::keys::PrivateKey;
@@ -16,7 +14,8 @@ use super::super::Scenario;
 use super::SOON;
 use super::commands::End;
 use super::programs::Programs;
-use crate::failure::{Context, Failure, Result, ensure};
+use crate::at_once;
+use crate::failure::{Failure, Result, ensure};
 use crate::net::Namespace;
 use crate::process::Daemon;
 use crate::wait::until;
@@ -270,27 +269,16 @@ pub(super) fn drop_in(scenario: &Scenario<'_>) -> Result<String> {
         Side { namespace, programs, folder }
     };
     let (ours, theirs) = (side(one, adit, "adit"), side(other, real, "real"));
-    let (next, failures) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-    let failed = |failure: Failure| {
-        failures.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(failure.0);
-    };
-    let codes = thread::scope(|scope| {
+    let (codes, their_codes, compared) = thread::scope(|scope| {
         let reloads = [&ours, &theirs].map(|side| scope.spawn(|| side.reload_all()));
-        for _ in 0..AT_ONCE {
-            scope.spawn(|| {
-                loop {
-                    let at = next.fetch_add(1, Ordering::Relaxed);
-                    if at >= CONFIGURATIONS.len() {
-                        return;
-                    }
-                    compare(&ours, &theirs, at).unwrap_or_else(failed);
-                }
-            });
-        }
-        reloads.map(|reload| reload.join().map_err(|_| Failure::from("a reload panicked")))
+        let compared =
+            at_once::each(AT_ONCE, CONFIGURATIONS.len(), |at| compare(&ours, &theirs, at));
+        let [codes, their_codes] =
+            reloads.map(|reload| reload.join().map_err(|_| Failure::from("a reload panicked")));
+        (codes, their_codes, compared)
     });
-    let [codes, their_codes] = codes;
     let (codes, their_codes) = (codes??, their_codes??);
+    let mut failures: Vec<String> = compared.err().into_iter().map(|failure| failure.0).collect();
     for ((name, _, report), (code, expected)) in
         CONFIGURATIONS.iter().zip(codes.iter().zip(&their_codes))
     {
@@ -298,10 +286,9 @@ pub(super) fn drop_in(scenario: &Scenario<'_>) -> Result<String> {
         // tinc does not look at everything again. adit changes nothing if a start would fail, and says so.
         let may_fail = is_refused || *report == "ERROR" || *name == ANOTHER_NAME;
         if code != expected && !may_fail {
-            failed(Failure(format!("{name}: reload: adit {code:?}, tinc {expected:?}")));
+            failures.push(format!("{name}: reload: adit {code:?}, tinc {expected:?}"));
         }
     }
-    let failures = failures.into_inner().context("failures")?;
     ensure(failures.is_empty(), || failures.join("\n"))?;
     Ok(format!("{} configurations, {} refused", CONFIGURATIONS.len(), REFUSED.len()))
 }
