@@ -47,7 +47,7 @@ lint:
 	! $(CARGO) tree -p adit-cli --no-default-features --edges normal --prefix none --locked | grep -E '^(adit-app-bridge|adit-app-mesh|adit-app-postgres|adit-app-tinc|adit-bridge|adit-mesh|adit-postgres|adit-tinc|tokio-postgres) '
 
 unit:
-	RUST_TEST_THREADS=$(RUST_TEST_THREADS) $(CARGO) test --workspace --locked --quiet
+	RUST_TEST_THREADS=$(RUST_TEST_THREADS) CARGO=$(CARGO) scripts/unit.py --workspace --locked
 
 # Uses the profile and the features of the unit tests, so that nothing is compiled twice.
 interop: interop-build interop-run nft-diff

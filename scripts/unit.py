@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+"""Runs the unit tests, for make unit: compiles all of them, then runs several test programs at once, because many tests wait for timers.
+
+    unit.py [OPTION OF CARGO TEST]...
+
+Prints a line for each program that passed and the output of each that failed. RUST_TEST_THREADS is the number of tests at once in each
+program.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+CARGO = os.environ.get("CARGO", "cargo")
+# Enough to keep two cores busy while tests wait.
+AT_ONCE = max(4, os.cpu_count() or 1)
+
+
+def programs(options):
+    """Compiles the tests and returns the name, the folder and the command of each test program."""
+    build = subprocess.Popen(
+        [CARGO, "test", "--no-run", "--quiet", "--message-format=json-render-diagnostics", *options], stdout=subprocess.PIPE, text=True
+    )
+    found = []
+    for line in build.stdout:
+        message = json.loads(line)
+        if message["reason"] == "compiler-artifact" and message["profile"]["test"] and message["executable"]:
+            folder = Path(message["manifest_path"]).parent
+            source = Path(message["target"]["src_path"]).relative_to(folder)
+            # cargo sets this variable as well, and runs each program in the folder of its package.
+            command = ["env", f"CARGO_MANIFEST_DIR={folder}", message["executable"], "--quiet"]
+            found.append((f"{folder.name} {source}", folder, command))
+    if build.wait():
+        sys.exit(build.returncode)
+    return found
+
+
+def run(program):
+    """Runs a test program. Prints its output if it fails, in one piece."""
+    name, folder, command = program
+    began = time.monotonic()
+    tests = subprocess.run(
+        command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    )
+    took = f"{time.monotonic() - began:.1f} s"
+    if tests.returncode:
+        print(f"{tests.stdout}\n{name}: failed with {tests.returncode} after {took}", flush=True)
+        return name
+    passed = sum(int(number) for number in re.findall(r"^test result: ok\. (\d+) passed", tests.stdout, re.MULTILINE))
+    if passed:
+        print(f"{name}: {passed} passed in {took}", flush=True)
+    return None
+
+
+def main():
+    options = sys.argv[1:]
+    # The larger ones first, since most of them take longer.
+    everything = sorted(programs(options), key=lambda program: -os.path.getsize(program[2][2]))
+    everything.append(("examples in the documentation", Path.cwd(), [CARGO, "test", "--doc", "--quiet", *options]))
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        failed = [name for name in pool.map(run, everything) if name]
+    if failed:
+        sys.exit(f"unit tests failed: {', '.join(failed)}")
+
+
+main()
