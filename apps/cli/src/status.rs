@@ -295,6 +295,9 @@ fn offloads(report: &StatusReport) -> String {
         text.push_str(&format!(
             "\n  packets per system call: {sent:.1} sent, {received:.1} received"
         ));
+        if report.trains.relayed_packets > 0 {
+            text.push_str(&format!(", {:.1} relayed", average(&report.trains.relayed)));
+        }
     }
     text.push('\n');
     text

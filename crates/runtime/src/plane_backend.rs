@@ -153,6 +153,8 @@ pub fn fill_totals<F: Format>(report: &mut StatusReport, plane: &Plane<F>) {
     report.trains.received = buckets(&totals.received);
     report.trains.sent_packets = totals.sent.packets;
     report.trains.received_packets = totals.received.packets;
+    report.trains.relayed = buckets(&totals.spliced);
+    report.trains.relayed_packets = totals.spliced.packets;
     let Offloads { udp_gso, udp_gro, tun_tso, tun_uso } = totals.offloads;
     let state = [udp_gso, udp_gro, tun_tso, tun_uso];
     report.offloads = GATES.iter().map(|gate| (*gate).to_owned()).zip(state).collect();

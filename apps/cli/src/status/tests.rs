@@ -166,6 +166,8 @@ fn long_names_and_busy_clients_stay_within_eighty_columns() {
         trains: TrainReport {
             sent: [(1, 1)].into(),
             received: [(2, 1)].into(),
+            relayed: [(5, 2)].into(),
+            relayed_packets: 11,
             ..Default::default()
         },
         offloads: [("udp-gso".to_owned(), true)].into(),
@@ -182,7 +184,7 @@ fn long_names_and_busy_clients_stay_within_eighty_columns() {
         "  first client to renew: a-laptop-with-a-v~, until 20",
         "(in 1 d) <- soon\n",
         "  own certificate ends: ",
-        "  packets per system call: 1.0 sent, 2.0 received\n",
+        "  packets per system call: 1.0 sent, 2.0 received, 5.0 relayed\n",
     ] {
         assert!(text.contains(said), "{said}: {text}");
     }

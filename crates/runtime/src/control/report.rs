@@ -452,6 +452,12 @@ pub struct TrainReport {
     /// The number of packets in all received trains.
     #[serde(default)]
     pub received_packets: u64,
+    /// Trains that were relayed unread by their number of packets; not among those sent.
+    #[serde(default)]
+    pub relayed: BTreeMap<u32, u64>,
+    /// The number of packets in all relayed trains.
+    #[serde(default)]
+    pub relayed_packets: u64,
 }
 
 /// A certificate and its expiry.

@@ -278,7 +278,12 @@ pub(super) fn measure_report(samples: &mut Samples, report: &StatusReport) {
         for (direction, buckets, packets) in [
             ("sent", &trains.sent, trains.sent_packets),
             ("received", &trains.received, trains.received_packets),
+            ("relayed", &trains.relayed, trains.relayed_packets),
         ] {
+            // Most programs relay nothing.
+            if direction == "relayed" && packets == 0 {
+                continue;
+            }
             samples.histogram(&table::TRAIN_SEGMENTS, [direction], segments(buckets, packets));
         }
     }

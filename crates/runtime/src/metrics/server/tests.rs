@@ -34,6 +34,8 @@ impl Control {
                     trains: TrainReport {
                         sent: [(1, 2)].into(),
                         sent_packets: 2,
+                        relayed: [(9, 2)].into(),
+                        relayed_packets: 20,
                         ..TrainReport::default()
                     },
                     ..StatusReport::default()
@@ -150,6 +152,7 @@ async fn a_scrape_has_what_the_status_report_has() {
         "adit_peer_last_seen_timestamp_seconds{peer=\"client-0\"} 2\n",
         "adit_peer_sent_packets_total{peer=\"client-0\"} 5\n",
         "adit_train_segments_bucket{direction=\"sent\",le=\"1.0\"} 2\n",
+        "adit_train_segments_bucket{direction=\"relayed\",le=\"16.0\"} 2\n",
         "process_resident_memory_bytes ",
     ] {
         assert!(text.contains(line), "{line}: {text}");
