@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use adit_engine::command::{Counters, Keepalive, KeySlot};
+use adit_engine::command::{Counters, Keepalive, KeySlot, SpliceId};
 use adit_engine::{Command, DataFormat, Instant, Link, Notice, PeerId, SocketId, Vlans};
 use adit_linux::poll::{EventFd, Poller};
 use adit_linux::tcp::TcpStream;
@@ -405,6 +405,11 @@ impl<F: Format> Plane<F> {
     /// Returns the counters of a peer's traffic so far.
     pub fn counters(&self, id: PeerId) -> Option<Counters> {
         self.shared.tables.peers.load().get(id).map(|peer| peer.counters())
+    }
+
+    /// Passes on the splices that had packets since the last call, and their number. Packets that could not be sent are among them.
+    pub fn take_spliced(&self, take: impl FnMut(SpliceId, u64)) {
+        self.shared.tables.splices.take_packets(take);
     }
 
     /// Returns the number of pings and messages received from a peer so far, and their bytes inside the encryption.

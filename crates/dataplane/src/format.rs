@@ -5,7 +5,7 @@
 
 use std::fmt::Debug;
 
-use adit_engine::command::PeerSpec;
+use adit_engine::command::{PeerSpec, SpliceLabel};
 use adit_engine::{DataFormat, Instant, SecretBytes};
 
 use crate::replay::ReplayCheck;
@@ -128,6 +128,8 @@ pub enum Kind {
     },
     /// A packet of the control plane.
     Control,
+    /// A packet between two other nodes: to be relayed if a splice applies to it, and otherwise one of the control plane.
+    Transit(SpliceLabel),
     /// A kind that the protocol does not define.
     Unknown,
 }

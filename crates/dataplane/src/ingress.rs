@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use adit_engine::command::{Float, PeerSpec, SpliceId};
+use adit_engine::command::{Float, PeerSpec, SpliceId, SpliceLabel};
 use adit_engine::{Instant, Link, Notice, PeerId, Rate};
 use adit_wire::ethernet::Mac;
 use adit_wire::ip::Ip;
@@ -23,7 +23,7 @@ use crate::replay::ReplayCheck;
 use crate::routes::Routes;
 use crate::scratch::{Buffers, Scratch};
 use crate::shared::Shared;
-use crate::splice::Spliced;
+use crate::splice::{Sizes, Spliced};
 use crate::stats::DropReason;
 use crate::stream::frames::{self, Next, Packets};
 use crate::stream::{MAX_UNAUTHENTICATED_FRAMES, StreamEnd};
@@ -266,38 +266,44 @@ impl<'a, 's, F: Format> Ingress<'a, 's, F> {
                 let spec = peer.settings.load_full();
                 let same_path = Peer::<F>::same_path(&spec, link);
                 if !same_path && !may_float(&spec, link, key) {
-                    return self.splice(link, wire_id, layout, run, DropReason::WrongAddress);
+                    let label = wire_id.map(SpliceLabel::PeerId);
+                    return self.splice(link, label, layout, run, Some(DropReason::WrongAddress));
                 }
                 self.open_run(Run { peer: &peer, spec, link, same_path }, key, layout, run);
             }
             Kind::Control => {
                 layout.packets(run).for_each(|packet| self.control(link, packet));
             }
+            Kind::Transit(label) => self.splice(link, Some(label), layout, run, None),
             Kind::Unknown => stats.drop_many(DropReason::UnknownKind, count),
         }
     }
 
-    /// Relays packets that belong to no session with this plane; without a splice for them they are dropped for `reason`.
+    /// Relays packets that belong to no session with this plane. Without a splice for them they are dropped for `reason`, or are control
+    /// packets if there is none.
     #[inline(never)]
     fn splice(
         &mut self,
         link: &Link,
-        wire_id: Option<u32>,
+        label: Option<SpliceLabel>,
         layout: impl RunLayout,
         run: &'a mut [u8],
-        reason: DropReason,
+        reason: Option<DropReason>,
     ) {
         let Shared { stats, tables, .. } = self.shared;
-        let id =
-            wire_id.zip(tables.by_address(link)).map(|(peer_id, from)| SpliceId { from, peer_id });
-        let receiver = id.and_then(|id| tables.splices.receiver(id, self.now, run.len()));
-        match receiver.unwrap_or(Err(reason)) {
-            Ok(to) => {
+        let id = label.zip(tables.by_address(link)).map(|(label, from)| SpliceId { from, label });
+        let sizes = || Sizes::of(layout.trains(&mut *run));
+        let receiver = id.and_then(|id| tables.splices.receiver(id, self.now, sizes));
+        match (receiver, reason) {
+            (Some(Ok(to)), _) => {
                 let trains = layout.trains(run);
                 let spliced = trains.map(|(segment, packets)| Spliced { to, segment, packets });
                 self.lazy.get_or_insert_default().spliced.extend(spliced);
             }
-            Err(reason) => stats.drop_many(reason, layout.count(run)),
+            (Some(Err(reason)), _) | (None, Some(reason)) => {
+                stats.drop_many(reason, layout.count(run));
+            }
+            (None, None) => layout.packets(run).for_each(|packet| self.control(link, packet)),
         }
     }
 

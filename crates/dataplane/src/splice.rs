@@ -1,11 +1,12 @@
 //! Relays sealed packets between two peers that have a session with each other.
 //!
 //! The relay cannot open these packets, and never changes them, because their headers are authenticated. It looks up
-//! the receiver by the peer whose address a packet came from and by the peer-id in the header, which the receiving end
-//! chose.
+//! the receiver by the peer whose address a packet came from and by the bytes in the header that tell its session from others.
 
 use std::collections::HashMap;
-use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use adit_engine::command::{Splice, SpliceId};
 use adit_engine::{Instant, PeerId, Rate, TokenBucket};
@@ -34,6 +35,39 @@ struct Table {
 struct LiveSplice {
     settings: Splice,
     bucket: TokenBucket,
+    /// The number of packets since they were last taken.
+    packets: AtomicU64,
+}
+
+/// The sizes of received packets.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Sizes {
+    /// The number of packets.
+    pub count: usize,
+    /// Their bytes.
+    pub bytes: usize,
+    /// The length of the shortest, and of the longest.
+    pub lengths: (usize, usize),
+}
+
+impl Sizes {
+    /// Returns the sizes of packets in trains: the length of each packet in a train except the last, and the train.
+    pub(crate) fn of<'t>(trains: impl Iterator<Item = (usize, &'t mut [u8])>) -> Self {
+        let none = Self { lengths: (usize::MAX, 0), ..Self::default() };
+        trains.fold(none, |sum, (segment, train)| {
+            let segment = segment.clamp(1, train.len().max(1));
+            let last = match train.chunks_exact(segment).remainder().len() {
+                0 => segment,
+                rest => rest,
+            };
+            let (shortest, longest) = sum.lengths;
+            Self {
+                count: sum.count.saturating_add(train.len().div_ceil(segment)),
+                bytes: sum.bytes.saturating_add(train.len()),
+                lengths: (shortest.min(last), longest.max(segment)),
+            }
+        })
+    }
 }
 
 /// Sealed packets of one train that go to another peer.
@@ -78,9 +112,11 @@ impl Splices {
     /// Adds a splice, or replaces the one with the same id. Returns whether there was room.
     pub(crate) fn add(&self, settings: Splice) -> bool {
         let mut table = self.write();
-        let fits = table.splices.len() < MAX_SPLICES || table.splices.contains_key(&settings.id);
+        let former = table.splices.remove(&settings.id);
+        let fits = table.splices.len() < MAX_SPLICES;
         if fits {
-            let live = LiveSplice { settings, bucket: TokenBucket::new() };
+            let packets = former.map(|former| former.packets).unwrap_or_default();
+            let live = LiveSplice { settings, bucket: TokenBucket::new(), packets };
             table.splices.insert(settings.id, live);
         }
         fits
@@ -110,16 +146,38 @@ impl Splices {
         &self,
         id: SpliceId,
         now: Instant,
-        bytes: usize,
+        sizes: impl FnOnce() -> Sizes,
     ) -> Option<Result<PeerId, DropReason>> {
-        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        let table = self.read();
         let live = table.splices.get(&id)?;
+        let Sizes { count, bytes, lengths: (shortest, longest) } = sizes();
+        if !live.settings.lengths.contain(shortest, longest) {
+            return None;
+        }
         let within = |bucket: &TokenBucket, limit: Option<Rate>| {
             limit.is_none_or(|limit| bucket.take(now, bytes, limit))
         };
         let admitted =
             within(&live.bucket, live.settings.limit) && within(&self.bucket, table.limit);
-        Some(if admitted { Ok(live.settings.to) } else { Err(DropReason::RelayLimited) })
+        if !admitted {
+            return Some(Err(DropReason::RelayLimited));
+        }
+        live.packets.fetch_add(count as u64, Relaxed);
+        Some(Ok(live.settings.to))
+    }
+
+    /// Passes on the splices that had packets since the last call, and how many.
+    pub(crate) fn take_packets(&self, mut take: impl FnMut(SpliceId, u64)) {
+        for (id, live) in &self.read().splices {
+            // Only a splice that is in use has its counter written to.
+            if live.packets.load(Relaxed) > 0 {
+                take(*id, live.packets.swap(0, Relaxed));
+            }
+        }
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Table> {
+        self.table.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn write(&self) -> RwLockWriteGuard<'_, Table> {

@@ -3,7 +3,7 @@
 //! The commands are those of the kernel's own `ovpn` offload plus a few more, so that the kernel can serve as a data
 //! plane one day.
 
-use std::fmt::{Debug, Display};
+use std::fmt::{self, Debug, Display, Formatter};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -158,6 +158,31 @@ pub struct Splice {
     pub to: PeerId,
     /// The rate, in bytes, above which packets are dropped, or `None` for no limit.
     pub limit: Option<Rate>,
+    /// The lengths of the packets to forward. To others, the splice does not apply.
+    pub lengths: SplicedLengths,
+}
+
+impl Splice {
+    /// Creates a splice that forwards all packets.
+    pub const fn new(id: SpliceId, to: PeerId) -> Self {
+        Self { id, to, limit: None, lengths: SplicedLengths { shortest: 0, longest: u16::MAX } }
+    }
+}
+
+/// The lengths of the packets that a [`Splice`] forwards, in bytes.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub struct SplicedLengths {
+    /// The length of the shortest.
+    pub shortest: u16,
+    /// The length of the longest.
+    pub longest: u16,
+}
+
+impl SplicedLengths {
+    /// Returns whether packets between these two lengths are forwarded.
+    pub fn contain(&self, shortest: usize, longest: usize) -> bool {
+        usize::from(self.shortest) <= shortest && longest <= usize::from(self.longest)
+    }
 }
 
 /// Identifies the packets of a [`Splice`].
@@ -165,8 +190,29 @@ pub struct Splice {
 pub struct SpliceId {
     /// The peer from whose address the packets arrive.
     pub from: PeerId,
-    /// The peer-id in the packets, chosen by the end that receives them.
-    pub peer_id: u32,
+    /// The session that the packets belong to.
+    pub label: SpliceLabel,
+}
+
+/// The bytes in the header of sealed packets that tell their session from others.
+#[derive(Copy, Clone, Debug, Eq, PartialEq, Hash)]
+pub enum SpliceLabel {
+    /// A peer-id, chosen by the end that receives the packets.
+    PeerId(u32),
+    /// The identifiers of the receiver and of the sender, of 6 bytes each.
+    Nodes([u8; 12]),
+}
+
+impl Display for SpliceLabel {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::PeerId(id) => write!(f, "id {id}"),
+            Self::Nodes(ids) => {
+                f.write_str("ids ")?;
+                ids.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+            }
+        }
+    }
 }
 
 /// The keepalive times of a peer. Zero disables a timer.

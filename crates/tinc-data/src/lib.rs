@@ -4,8 +4,9 @@
 //! destination 6 | source 6 | sequence number 4 | sealed: type 1, data | tag 16
 //! ```
 //!
-//! The destination is zero: the receiver. Other datagrams, such as those that this node relays, are the control plane's. So are the records that are
-//! not packets, which in router mode are IP packets (type 0) and in switch mode Ethernet frames (type 2): in-band messages, which begin with their type.
+//! The destination is zero: the receiver. Datagrams with another destination pass on unread where a splice names both identifiers
+//! ([`SpliceLabel::Nodes`]); all others are the control plane's. So are the records that are not packets, which in router mode are IP packets
+//! (type 0) and in switch mode Ethernet frames (type 2): in-band messages, which begin with their type.
 //!
 //! Entry points for fuzzing, none of which may panic on any input: [`LoopbackPlane::open`](adit_dataplane::loopback::LoopbackPlane::open),
 //! [`packet::parse`].
@@ -31,6 +32,7 @@ use std::io;
 
 use adit_dataplane::format::{self, Format, Header, InBand, Kind, Origin};
 use adit_dataplane::{DropReason, PlaneConfig, Scratch};
+use adit_engine::command::SpliceLabel;
 use adit_engine::{DataFormat, Instant};
 use adit_tinc::name::NodeId;
 use adit_tinc::sptps::SharedSession;
@@ -129,12 +131,13 @@ impl Format for TincFormat {
         if datagram.is_empty() {
             return None;
         }
-        let is_direct = datagram.starts_with(&NodeId::DIRECT.0) && datagram.len() >= IDS;
-        Some(if is_direct {
+        Some(match datagram.first_chunk::<IDS>() {
             // Peers are found by their address. The key then compares the source.
-            Header { kind: Kind::Data { peer: None, key: 0 }, len: IDS }
-        } else {
-            Header { kind: Kind::Control, len: datagram.len().min(NodeId::LEN) }
+            Some(ids) if ids.starts_with(&NodeId::DIRECT.0) => {
+                Header { kind: Kind::Data { peer: None, key: 0 }, len: IDS }
+            }
+            Some(ids) => Header { kind: Kind::Transit(SpliceLabel::Nodes(*ids)), len: IDS },
+            None => Header { kind: Kind::Control, len: datagram.len() },
         })
     }
 

@@ -1,6 +1,6 @@
 //! The data plane of a daemon in router or switch mode.
 //!
-//! The plane carries the packets of the nodes that are reached directly by UDP. Everything else comes up: datagrams without a session, packets without a
+//! The plane carries the packets of the nodes that are reached directly by UDP, and relays datagrams between other nodes. Everything else comes up: datagrams without a session, packets without a
 //! route or longer than their path, and records that are no packets; in switch mode also frames to many nodes, and those of stations that the router
 //! has not learnt yet. They go the way that they also have without a plane.
 
@@ -31,6 +31,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::plane_routes::PlaneRoutes;
+use super::transits::Transits;
 
 /// The headers before the MSS's data in IPv4 and IPv6 packets, that of a frame, and the longest packet of a frame.
 const TCP4: u16 = 20 + 20;
@@ -55,6 +56,7 @@ pub(super) struct Carrier {
     next_id: u32,
     changed: BTreeSet<NodeName>,
     routes: PlaneRoutes,
+    transits: Transits,
     /// All packets come up.
     paused: bool,
 }
@@ -131,6 +133,7 @@ impl Carrier {
             next_id: 0,
             changed: BTreeSet::new(),
             routes: PlaneRoutes::new(&server.broadcast_subnets, packets, now()),
+            transits: Transits::default(),
             paused: false,
         })
     }
@@ -191,7 +194,8 @@ impl Carrier {
             }
             Upcall::Notice(Notice::ProbeResult(id, result)) => {
                 let carried = self.peers.get(self.names.get(&id)?)?;
-                let too_big = too_big(carried.path.as_ref()?.mtu, carried.address, result)?;
+                let mtu = carried.path.as_ref().map(|path| path.mtu).or(self.transits.mtu(id))?;
+                let too_big = too_big(mtu, carried.address, result)?;
                 Some(CameUp::TooBig(carried.address, too_big))
             }
             _ => None,
@@ -228,12 +232,17 @@ impl Carrier {
         }
         self.changed.extend(changes.nodes);
         let changed = std::mem::take(&mut self.changed);
+        if !changed.is_empty() {
+            // A splice that ends takes its counter with it.
+            self.transits.count(node, self.backend.plane(), at);
+        }
         for name in &changed {
             self.update(name, node, at);
         }
-        let (routes, peers) = (&mut self.routes, &self.peers);
+        let (plane, peers) = (self.backend.plane(), &self.peers);
         let known = |name: &NodeName| peers.get(name).map(|carried| carried.id);
-        routes.update(node, self.backend.plane(), now, known);
+        self.routes.update(node, plane, now, known);
+        self.transits.update(&changed, changes.transits, node, plane, known);
         !changed.is_empty()
     }
 
@@ -314,11 +323,13 @@ impl Carrier {
         }
     }
 
-    /// Reports the traffic of all nodes that the plane carries. Returns those that had any.
-    pub(super) fn count_all(&mut self, node: &mut Node, at: Instant) -> Vec<PeerId> {
+    /// Reports the traffic of all nodes that the plane carries, and what it relays. Returns the peers of which it was.
+    pub(super) fn count_all(&mut self, node: &mut Node, at: Instant) -> BTreeSet<PeerId> {
         let carried = self.peers.iter().filter(|(_, carried)| carried.path.is_some());
         let names: Vec<NodeName> = carried.map(|(name, _)| name.clone()).collect();
-        names.iter().filter_map(|name| self.count(name, node, at)).collect()
+        let relayed_to = self.transits.count(node, self.backend.plane(), at);
+        let counted = names.iter().filter_map(|name| self.count(name, node, at));
+        counted.chain(relayed_to).collect()
     }
 
     fn count(&mut self, name: &NodeName, node: &mut Node, at: Instant) -> Option<PeerId> {
@@ -343,6 +354,7 @@ impl Carrier {
         for id in self.count_all(node, at) {
             self.plane().apply(Command::ProbePath(id, 0));
         }
+        self.transits.expire(self.backend.plane());
     }
 
     /// Returns when a station behind the device last sent a frame that the plane has carried.

@@ -34,6 +34,7 @@ mod scripts;
 mod start;
 mod streams;
 pub(crate) mod system_names;
+mod transits;
 
 use std::ffi::OsString;
 use std::io::Write;

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use adit_engine::Link;
+use adit_engine::command::SpliceLabel;
 use adit_wire::ethernet::{Ethernet, Mac};
 use adit_wire::mss;
 
@@ -26,7 +27,7 @@ impl<'a, F: Format> Ingress<'a, '_, F> {
         if self.shared.hand_up.get().is_some() {
             layout.packets(run).for_each(|packet| self.control(link, packet));
         } else {
-            self.splice(link, wire_id, layout, run, reason);
+            self.splice(link, wire_id.map(SpliceLabel::PeerId), layout, run, Some(reason));
         }
     }
 

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use adit_dataplane::{DropReason, Relay};
-use adit_engine::command::{Counters, Float, KeySlot, MAX_CHANNELS, PeerSpec, Splice, SpliceId};
+use adit_engine::command::{
+    Counters, Float, KeySlot, MAX_CHANNELS, PeerSpec, Splice, SpliceId, SpliceLabel,
+};
 use adit_engine::{Command, Notice, PeerId};
 
 use crate::common::{End, key, layout, link, packet, spec};
@@ -248,8 +250,8 @@ fn the_address_remains_the_first_channels_wherever_all_of_them_go() {
     let (mut relay, _) = ends(3);
     let receiver = PeerId(30);
     relay.apply(Command::AddPeer(receiver, spec(link(100, 1194))));
-    let id = SpliceId { from: PeerId(NEAR[0]), peer_id: 77 };
-    relay.apply(Command::AddSplice(Splice { id, to: receiver, limit: None }));
+    let id = SpliceId { from: PeerId(NEAR[0]), label: SpliceLabel::PeerId(77) };
+    relay.apply(Command::AddSplice(Splice::new(id, receiver)));
     let other = End::frozen(Relay::Kernel, false);
     other
         .apply(Command::AddPeer(PeerId(5), PeerSpec { layout: layout(77), ..spec(link(9, 1194)) }));

@@ -1,7 +1,9 @@
 //! Tests of relaying sealed packets between two peers, unread.
 
 use adit_dataplane::{DropReason, MAX_SPLICES, Relay, StreamEnd};
-use adit_engine::command::{Float, KeySlot, PeerSpec, Splice, SpliceId};
+use adit_engine::command::{
+    Float, KeySlot, PeerSpec, Splice, SpliceId, SpliceLabel, SplicedLengths,
+};
 use adit_engine::{Command, Link, PeerId, Rate};
 
 use crate::common::{End, SERVER, key, layout, link, packet, spec, world};
@@ -11,10 +13,10 @@ const FROM: PeerId = PeerId(5);
 /// The receiver's session with the relay.
 const TO: PeerId = PeerId(6);
 /// The packets that the client sends to the server through the relay; the server chose peer-id 2.
-const ID: SpliceId = SpliceId { from: FROM, peer_id: 2 };
+const ID: SpliceId = SpliceId { from: FROM, label: SpliceLabel::PeerId(2) };
 
 fn splice(limit: Option<Rate>) -> Command<crate::common::Types> {
-    Command::AddSplice(Splice { id: ID, to: TO, limit })
+    Command::AddSplice(Splice { limit, ..Splice::new(ID, TO) })
 }
 
 /// Creates a relay, a server that is reached through it, and the server's client. The clocks stand still.
@@ -116,12 +118,13 @@ fn the_number_of_splices_is_bounded() {
     let (mut relay, _, mut client) = relayed();
     let (len, sealed) = train(&mut client);
     for peer_id in 0..MAX_SPLICES as u32 {
-        let id = SpliceId { from: FROM, peer_id: peer_id + 1000 };
-        relay.apply(Command::AddSplice(Splice { id, to: TO, limit: None }));
+        let id = SpliceId { from: FROM, label: SpliceLabel::PeerId(peer_id + 1000) };
+        relay.apply(Command::AddSplice(Splice::new(id, TO)));
     }
     relay.apply(splice(None));
     assert_eq!(relay.relay_buffer(link(2, 1000), len, &sealed), []);
-    relay.apply(Command::DelSplice(SpliceId { from: FROM, peer_id: 1000 }));
+    let label = SpliceLabel::PeerId(1000);
+    relay.apply(Command::DelSplice(SpliceId { from: FROM, label }));
     relay.apply(splice(None));
     assert_eq!(relay.relay_buffer(link(2, 1000), len, &sealed).len(), 1);
 }
@@ -139,8 +142,8 @@ fn peers_behind_one_relay_share_its_address() {
     // The address is still the relay's, by which this end recognises relayed packets.
     server.apply(Command::AddPeer(TO, spec(link(100, 1194))));
     server.apply(Command::DelPeer(PeerId(2)));
-    let id = SpliceId { from: through, peer_id: 2 };
-    server.apply(Command::AddSplice(Splice { id, to: TO, limit: None }));
+    let id = SpliceId { from: through, label: SpliceLabel::PeerId(2) };
+    server.apply(Command::AddSplice(Splice::new(id, TO)));
     assert_eq!(server.relay_buffer(link(77, 1194), len, &sealed).len(), 1);
 }
 
@@ -205,4 +208,44 @@ fn a_peer_of_several_paths_is_heard_over_datagrams_and_streams_whichever_it_is_s
     let (mut server, _) = behind_a_stream(Float::Follow);
     assert!(server.open(link(3, 1000), &seal()).is_empty());
     assert_eq!(server.dropped(DropReason::WrongAddress), 1);
+}
+
+#[test]
+fn a_splice_applies_only_to_packets_of_its_lengths() {
+    let (mut relay, _, mut client) = relayed();
+    let (len, sealed) = train(&mut client);
+    let bound = |len: usize| u16::try_from(len).unwrap();
+    let mut passes = |shortest, longest, bytes: &[u8]| {
+        let lengths = SplicedLengths { shortest: bound(shortest), longest: bound(longest) };
+        relay.apply(Command::AddSplice(Splice { lengths, ..Splice::new(ID, TO) }));
+        !relay.relay_buffer(link(2, 1000), len, bytes).is_empty()
+    };
+    assert!(passes(len, len, &sealed));
+    assert!(!passes(len + 1, 2000, &sealed));
+    assert!(!passes(0, len - 1, &sealed));
+    // The last packet of a train may be shorter.
+    let shorter = &sealed[..sealed.len() - 7];
+    assert!(!passes(len - 6, len, shorter));
+    assert!(passes(len - 7, len, shorter));
+    assert_eq!(relay.dropped(DropReason::UnknownPeer), 9);
+}
+
+#[test]
+fn the_packets_of_a_splice_are_counted_until_they_are_taken() {
+    let (mut relay, _, mut client) = relayed();
+    let (len, sealed) = train(&mut client);
+    relay.apply(splice(None));
+    let taken = |relay: &End| {
+        let mut taken = Vec::new();
+        relay.memory.plane().take_spliced(|id, packets| taken.push((id, packets)));
+        taken
+    };
+    assert_eq!(taken(&relay), []);
+    relay.relay_buffer(link(2, 1000), len, &sealed);
+    // A replacement goes on counting.
+    relay.apply(splice(None));
+    relay.relay_buffer(link(2, 1000), len, &sealed[..len + 9]);
+    relay.relay_buffer(link(3, 1000), len, &sealed);
+    assert_eq!(taken(&relay), [(ID, 5)]);
+    assert_eq!(taken(&relay), []);
 }

@@ -10,7 +10,7 @@ use crate::common::{Types, key, layout, spec};
 use adit_dataplane::{
     DropReason, Failure, Offloads, OwnTransport, PlaneConfig, Relay, StreamOptions, Upcall, Upcalls,
 };
-use adit_engine::command::{Float, InnerMtu, KeySlot, PeerSpec, Splice, SpliceId};
+use adit_engine::command::{Float, InnerMtu, KeySlot, PeerSpec, Splice, SpliceId, SpliceLabel};
 use adit_engine::{Command, Instant, Link, Notice, PeerId, SocketId};
 use adit_linux::net::{Address, Route};
 use adit_linux::netns::NetNs;
@@ -498,8 +498,8 @@ fn through_a_relay(
         side.introduce_as(float, links.1, 1300, n == 1);
     }
     for (from, to) in [(ENDS[0], ENDS[1]), (ENDS[1], ENDS[0])] {
-        let id = SpliceId { from, peer_id: 7 };
-        plane.apply(Command::AddSplice(Splice { id, to, limit: None }));
+        let id = SpliceId { from, label: SpliceLabel::PeerId(7) };
+        plane.apply(Command::AddSplice(Splice::new(id, to)));
     }
     let [a, b] = sides;
     (a, plane, relay, b)

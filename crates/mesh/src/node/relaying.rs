@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use adit_engine::command::{Splice, SpliceId};
+use adit_engine::command::{Splice, SpliceId, SpliceLabel};
 use adit_engine::{Instant, PeerId, Rate};
 use adit_openvpn::data_format::Command;
 
@@ -161,8 +161,8 @@ impl Relaying {
             return;
         };
         out.extend(ids.iter().map(|&peer_id| {
-            let id = SpliceId { from, peer_id };
-            Command::AddSplice(Splice { id, to, limit: self.limits.of_pair })
+            let id = SpliceId { from, label: SpliceLabel::PeerId(peer_id) };
+            Command::AddSplice(Splice { limit: self.limits.of_pair, ..Splice::new(id, to) })
         }));
     }
 
@@ -171,7 +171,8 @@ impl Relaying {
         let from = channel_of(&direction.from);
         for peer_id in ids {
             self.receivers.remove(&(direction.from, peer_id));
-            out.extend(from.map(|from| Command::DelSplice(SpliceId { from, peer_id })));
+            let label = SpliceLabel::PeerId(peer_id);
+            out.extend(from.map(|from| Command::DelSplice(SpliceId { from, label })));
         }
     }
 }
@@ -231,7 +232,8 @@ mod tests {
         assert!(out.is_empty(), "another member");
         relaying.connected(&A, &channel, &mut out);
         let [Command::AddSplice(splice)] = &out[..] else { panic!("{out:?}") };
-        assert_eq!((splice.id.from, splice.id.peer_id, splice.to), (PeerId(1), 20_005, PeerId(2)));
+        let id = SpliceId { from: PeerId(1), label: SpliceLabel::PeerId(20_005) };
+        assert_eq!((splice.id, splice.to), (id, PeerId(2)));
     }
 
     #[test]

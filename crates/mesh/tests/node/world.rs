@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use adit_crypto::sign::SigningKey;
-use adit_engine::command::{Keepalive, SpliceId, Traffic};
+use adit_engine::command::{Keepalive, SpliceId, SpliceLabel, Traffic};
 use adit_engine::{Engine, Instant, Link, PeerId, SocketId, UnixTime};
 use adit_mesh::join::Waits;
 use adit_mesh::node::{JoinEvent, Joining, Node, NodeConfig, NodeEvent, RouteKind};
@@ -983,11 +983,10 @@ impl Plane {
                 notices.push(Notice::PeerGone(id, Default::default()));
             }
             Command::AddSplice(splice) => {
-                let SpliceId { from, peer_id } = splice.id;
-                self.splices.insert((from.0, peer_id), splice.to);
+                self.splices.insert(spliced(splice.id), splice.to);
             }
-            Command::DelSplice(SpliceId { from, peer_id }) => {
-                self.splices.remove(&(from.0, peer_id));
+            Command::DelSplice(id) => {
+                self.splices.remove(&spliced(id));
             }
             Command::ReadTraffic(id) => {
                 let packets = self.channels.get(&id).map_or(0, |channel| channel.packets);
@@ -1003,4 +1002,10 @@ impl Plane {
             _ => {}
         }
     }
+}
+
+/// Returns the key of a splice in the table of a plane.
+fn spliced(id: SpliceId) -> (u32, u32) {
+    let SpliceLabel::PeerId(peer_id) = id.label else { panic!("{id:?}") };
+    (id.from.0, peer_id)
 }

@@ -72,13 +72,13 @@ pub(super) fn command<F: DataFormat>(op: &Command<F>) {
         Command::AllowStation(peer, mac, allowed) => {
             say!(KEYS, "peer {}: station {}: allowed: {allowed}", peer.0, Mac(*mac));
         }
-        Command::AddSplice(Splice { id, to, limit }) => {
+        Command::AddSplice(Splice { id, to, limit, .. }) => {
             let (from, limit) = (id.from.0, limit.map(|limit| limit.most_in(SECOND)));
             let limit = limit.map_or(String::new(), |bytes| format!(", {bytes} bytes a second"));
-            say!(DETAILS, "peer {from}: packets with id {} go to peer {}{limit}", id.peer_id, to.0);
+            say!(DETAILS, "peer {from}: packets with {} go to peer {}{limit}", id.label, to.0);
         }
         Command::DelSplice(id) => {
-            say!(DETAILS, "peer {}: packets with id {} stay here", id.from.0, id.peer_id);
+            say!(DETAILS, "peer {}: packets with {} stay here", id.from.0, id.label);
         }
         Command::LimitSplices(limit) => {
             let bytes =

@@ -15,7 +15,8 @@ use adit_engine::Instant;
 
 use super::Node;
 use super::control::Traffic;
-use super::payload::{Arrival, RELAY_MINOR};
+use super::payload::{Arrival, IDS, RELAY_MINOR};
+use super::transit::{MAX_TRANSITS, Transit};
 use crate::config::Mode;
 use crate::meta::{AddressToken, Options};
 use crate::name::{NodeId, NodeName};
@@ -54,6 +55,8 @@ pub struct ChangedPaths {
     pub all: bool,
     /// These nodes, which may have become unreachable.
     pub nodes: BTreeSet<NodeName>,
+    /// The kinds of datagrams that were relayed by UDP since the last call, some of them if there are many.
+    pub transits: Vec<Transit>,
 }
 
 impl ChangedPaths {
@@ -64,7 +67,14 @@ impl ChangedPaths {
         }
     }
 
-    /// Returns whether there are none.
+    pub(super) fn add_transit(&mut self, hop: &NodeName, ids: [u8; IDS]) {
+        let is_known = self.transits.iter().any(|it| it.ids == ids && it.hop == *hop);
+        if !is_known && self.transits.len() < MAX_TRANSITS {
+            self.transits.push(Transit { hop: hop.clone(), ids });
+        }
+    }
+
+    /// Returns whether there are no such nodes.
     pub fn is_empty(&self) -> bool {
         !self.all && self.nodes.is_empty()
     }
@@ -74,7 +84,8 @@ impl ChangedPaths {
 pub(super) type Deferred = (Vec<u8>, Option<AddressToken>);
 
 impl Node {
-    /// Takes the nodes for which [`Node::direct_path`] or [`Node::confirmed_address`] may have another result than before.
+    /// Takes the nodes for which [`Node::direct_path`], [`Node::confirmed_address`] or [`Node::transit_path`] may have another result than before.
+    /// The last one concerns the hop of a [`Transit`] and the node that its datagrams go to.
     pub fn take_changed_paths(&mut self) -> ChangedPaths {
         std::mem::take(&mut self.changed_paths)
     }

@@ -38,6 +38,7 @@ mod sessions;
 #[cfg(test)]
 mod tests;
 mod timers;
+mod transit;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -64,7 +65,8 @@ pub use carried::{ChangedPaths, DirectPath};
 pub use control::{ConnectionInfo, NodeInfo, Traffic};
 pub use limits::Excess;
 pub use output::{CloseReason, ConnectionId, Event, Output, Script};
-pub use payload::{FRAME, MAX_PACKET, PACKET};
+pub use payload::{DATAGRAM_EXTRA, FRAME, MAX_PACKET, PACKET};
+pub use transit::{Transit, TransitPath};
 
 /// The number of connections that a node has at most, with those whose peer has not proved yet who it is.
 pub const MAX_CONNECTIONS: usize = 4096;

@@ -26,10 +26,10 @@ pub const PACKET: u8 = 0;
 pub const FRAME: u8 = 2;
 
 /// Length of the identifiers before a record.
-const IDS: usize = 2 * NodeId::LEN;
+pub(super) const IDS: usize = 2 * NodeId::LEN;
 
 /// The number of bytes by which a datagram is longer than the data in it.
-pub(super) const DATAGRAM_EXTRA: usize = IDS + DATAGRAM_OVERHEAD;
+pub const DATAGRAM_EXTRA: usize = IDS + DATAGRAM_OVERHEAD;
 
 /// Length of an Ethernet header.
 pub(super) const HEADER: usize = 14;
@@ -38,7 +38,7 @@ pub(super) const HEADER: usize = 14;
 pub(super) const RELAY_MINOR: u8 = 4;
 
 /// The way of a record.
-enum Way {
+pub(super) enum Way {
     /// By UDP to a node; `direct` if it is the record's destination and this node its source.
     Udp { relay: NodeName, direct: bool },
     /// Over the connection with the next node.
@@ -207,7 +207,13 @@ impl Node {
     }
 
     /// Returns the way of a record of `len` bytes of data.
-    fn way(&self, from: &NodeName, to: &NodeName, len: usize, probe: bool) -> Option<Way> {
+    pub(super) fn way(
+        &self,
+        from: &NodeName,
+        to: &NodeName,
+        len: usize,
+        probe: bool,
+    ) -> Option<Way> {
         let route = self.graph.route(to)?;
         let fits = |relay: &NodeName| probe || len <= usize::from(self.usable_mtu(relay));
         let relay =
@@ -318,7 +324,10 @@ impl Node {
         let Some(to) = self.by_id.get(&destination).cloned() else {
             return count(&mut self.counters.not_relayed);
         };
-        self.relayed_record(&hop, &from, &to, record);
+        let ids = *prefix;
+        if self.relayed_record(&hop, &from, &to, record) {
+            self.changed_paths.add_transit(&hop, ids);
+        }
     }
 
     /// Handles a datagram that a neighbour sent over its connection.
@@ -337,31 +346,35 @@ impl Node {
         self.relayed_record(&hop, &from, &to, record);
     }
 
-    /// Handles a record that came through another node: it is for this one, or to be relayed.
+    /// Handles a record that came through another node: it is for this one, or to be relayed. Returns whether it was relayed by UDP.
     pub(super) fn relayed_record(
         &mut self,
         hop: &NodeName,
         from: &NodeName,
         to: &NodeName,
         record: &mut [u8],
-    ) {
+    ) -> bool {
         let Some(route) = self.graph.route(to) else {
-            return count(&mut self.counters.not_relayed);
+            count(&mut self.counters.not_relayed);
+            return false;
         };
         if route.via == self.own {
             self.report_address(hop, from);
         }
         if *to != self.own {
-            self.relay(hop, from, to, record);
-            return self.try_path(to, true);
+            let by_udp = self.relay(hop, from, to, record);
+            self.try_path(to, true);
+            return by_udp;
         }
         if self.open(from, record, Arrival::Relayed, true) {
             let own = self.own.clone();
             self.send_mtu_info(&own, from, super::mtu::MAX_MTU);
         }
+        false
     }
 
-    fn relay(&mut self, hop: &NodeName, from: &NodeName, to: &NodeName, record: &[u8]) {
+    /// Sends a record on. Returns whether it goes by UDP.
+    fn relay(&mut self, hop: &NodeName, from: &NodeName, to: &NodeName, record: &[u8]) -> bool {
         let len = record.len().saturating_sub(DATAGRAM_OVERHEAD);
         let back = |way: &Way| match way {
             Way::Udp { relay, .. } => relay == hop,
@@ -369,13 +382,16 @@ impl Node {
         };
         let way = self.way(from, to, len, false);
         let Some(way) = way.filter(|way| !back(way) && record.len() >= DATAGRAM_OVERHEAD) else {
-            return count(&mut self.counters.not_relayed);
+            count(&mut self.counters.not_relayed);
+            return false;
         };
         count(&mut self.counters.relayed);
+        let by_udp = matches!(way, Way::Udp { .. });
         let mut bytes = self.buffer();
         bytes.extend_from_slice(&[0; IDS]);
         bytes.extend_from_slice(record);
         self.transmit(way, from, to, bytes, None, None);
+        by_udp
     }
 
     /// Opens a record and handles its data. Returns whether it is authentic. One that is not starts a new session, if it came from a place that
@@ -468,7 +484,7 @@ fn ids(destination: NodeId, source: NodeId) -> [u8; IDS] {
 }
 
 /// Returns the destination and the source.
-fn split_ids(bytes: &[u8; IDS]) -> (NodeId, NodeId) {
+pub(super) fn split_ids(bytes: &[u8; IDS]) -> (NodeId, NodeId) {
     let [a, b, c, d, e, f, g, h, i, j, k, l] = *bytes;
     (NodeId([a, b, c, d, e, f]), NodeId([g, h, i, j, k, l]))
 }

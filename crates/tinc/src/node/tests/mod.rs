@@ -9,3 +9,4 @@ mod floods;
 mod packets;
 mod reload;
 mod sessions;
+mod transit;

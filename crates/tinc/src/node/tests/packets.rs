@@ -16,7 +16,7 @@ fn with_bob(widest: usize) -> (Bench, RemoteSession) {
 }
 
 /// Lets nodes answer probes until their paths are known.
-fn confirm(bench: &mut Bench, nodes: &mut [(&str, &mut RemoteSession)], widest: usize) {
+pub(super) fn confirm(bench: &mut Bench, nodes: &mut [(&str, &mut RemoteSession)], widest: usize) {
     for _ in 0..40 {
         for (who, session) in &mut *nodes {
             bench.packet(who, &ipv4(20));
