@@ -182,7 +182,9 @@ impl Instance for Running {
     }
 
     fn sample_peers(&mut self, after: Option<u64>) -> Vec<PeerSample> {
-        self.data.count(&mut self.node, now());
+        if after.is_none() {
+            self.data.count(&mut self.node, now());
+        }
         self.nodes_after(after)
     }
 }

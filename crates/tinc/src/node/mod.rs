@@ -171,7 +171,7 @@ pub struct Node {
     recent: BTreeMap<NodeName, VecDeque<SocketAddr>>,
     /// The other reachable nodes.
     peers: BTreeMap<NodeName, Peer>,
-    by_id: HashMap<NodeId, NodeName>,
+    by_id: BTreeMap<NodeId, NodeName>,
     /// The nodes with a confirmed UDP address.
     by_address: HashMap<SocketAddr, NodeName>,
     /// The nodes whose direct path may have changed.
@@ -230,7 +230,7 @@ impl Node {
             choose_at: now,
             recent: BTreeMap::new(),
             peers: BTreeMap::new(),
-            by_id: HashMap::from([(own.id(), own.clone())]),
+            by_id: BTreeMap::from([(own.id(), own.clone())]),
             by_address: HashMap::new(),
             changed_paths: ChangedPaths::default(),
             outputs: VecDeque::new(),
