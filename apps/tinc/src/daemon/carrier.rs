@@ -24,12 +24,13 @@ use adit_runtime::plane_backend::{PlaneBackend, fill_totals, gates};
 use adit_runtime::worker_count;
 use adit_tinc::config::{Forwarding, Mode, ServerConfig};
 use adit_tinc::name::NodeName;
-use adit_tinc::node::{DirectPath, Node, Traffic};
+use adit_tinc::node::{DirectPath, Node, Traffic, UdpEndpoint};
 use adit_tinc_data::packet::{OVERHEAD, Packets};
 use adit_tinc_data::{Command, DataKey, PeerSpec, Plane, Tinc, TincFormat};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+use super::data::{choose_socket, socket_id};
 use super::plane_routes::PlaneRoutes;
 use super::transits::Transits;
 
@@ -64,7 +65,7 @@ pub(super) struct Carrier {
 /// A node with a confirmed UDP address.
 struct Carried {
     id: PeerId,
-    address: SocketAddr,
+    link: Link,
     /// The session that the plane has, if it carries the node's packets.
     path: Option<DirectPath>,
     /// The traffic that the node has counted.
@@ -75,8 +76,8 @@ struct Carried {
 
 /// Something that came up.
 pub(super) enum CameUp {
-    /// A datagram.
-    Datagram(SocketAddr, Vec<u8>),
+    /// A datagram: the socket on which it arrived, and where it came from.
+    Datagram(SocketId, SocketAddr, Vec<u8>),
     /// A record of a node: its type, and its data.
     Record(NodeName, Vec<u8>),
     /// A packet of the device.
@@ -96,7 +97,6 @@ impl Carrier {
         tun: TunDevice,
         groups: &[Vec<Arc<UdpSocket>>],
     ) -> Result<Self, Fault> {
-        let socket_id = |number: usize| SocketId(u16::try_from(number).unwrap_or(u16::MAX));
         let sockets = groups.iter().enumerate().flat_map(|(number, group)| {
             group.iter().map(move |socket| (socket_id(number), Arc::clone(socket)))
         });
@@ -188,15 +188,18 @@ impl Carrier {
 
     fn upcall(&self, upcall: Upcall<Tinc>) -> Option<CameUp> {
         match upcall {
-            Upcall::ControlPacket(link, bytes) => Some(CameUp::Datagram(link.remote(), bytes)),
+            Upcall::ControlPacket(link, bytes) => {
+                Some(CameUp::Datagram(link.socket()?, link.remote(), bytes))
+            }
             Upcall::Notice(Notice::InBand(id, record)) => {
                 Some(CameUp::Record(self.names.get(&id)?.clone(), record))
             }
             Upcall::Notice(Notice::ProbeResult(id, result)) => {
                 let carried = self.peers.get(self.names.get(&id)?)?;
                 let mtu = carried.path.as_ref().map(|path| path.mtu).or(self.transits.mtu(id))?;
-                let too_big = too_big(mtu, carried.address, result)?;
-                Some(CameUp::TooBig(carried.address, too_big))
+                let to = carried.link.remote();
+                let too_big = too_big(mtu, to, result)?;
+                Some(CameUp::TooBig(to, too_big))
             }
             _ => None,
         }
@@ -247,25 +250,24 @@ impl Carrier {
     }
 
     fn update(&mut self, name: &NodeName, node: &mut Node, at: Instant) {
-        let address = node.confirmed_address(name).filter(|address| self.link(*address).is_some());
-        let path = address.and_then(|_| node.direct_path(at, name)).filter(|_| !self.paused);
+        let link = node.confirmed_address(name).and_then(|address| self.link(address));
+        let path = link.and_then(|_| node.direct_path(at, name)).filter(|_| !self.paused);
         let stays = |carried: &Carried| match (&carried.path, &path) {
-            (Some(old), Some(new)) => old.is_same(new) && Some(carried.address) == address,
+            (Some(old), Some(new)) => old.is_same(new) && Some(carried.link) == link,
             (old, _) => old.is_none(),
         };
         if self.peers.get(name).is_some_and(|carried| !stays(carried)) {
             self.stop(name, node, at);
         }
-        let Some(address) = address else { return self.remove(name) };
-        let Some(link) = self.link(address) else { return };
+        let Some(link) = link else { return self.remove(name) };
         match self.peers.get_mut(name) {
-            Some(carried) if carried.address == address => {}
+            Some(carried) if carried.link == link => {}
             Some(carried) => {
-                carried.address = address;
+                carried.link = link;
                 let id = carried.id;
                 self.plane().apply(Command::SetLink(id, link));
             }
-            None => self.add(name, address, link),
+            None => self.add(name, link),
         }
         let Some(carried) = self.peers.get_mut(name).filter(|carried| carried.path.is_none())
         else {
@@ -282,13 +284,12 @@ impl Carrier {
     }
 
     /// Returns the link to an address; `None` if no socket has its family.
-    fn link(&self, address: SocketAddr) -> Option<Link> {
-        let of_family = |local: &SocketAddr| local.is_ipv4() == address.is_ipv4();
-        let socket = self.sockets.iter().position(of_family)?;
-        Some(Link::datagram(SocketId(u16::try_from(socket).ok()?), None, address))
+    fn link(&self, UdpEndpoint { address, socket }: UdpEndpoint) -> Option<Link> {
+        let socket = choose_socket(self.sockets.iter().copied(), address, socket)?;
+        Some(Link::datagram(socket, None, address))
     }
 
-    fn add(&mut self, name: &NodeName, address: SocketAddr, link: Link) {
+    fn add(&mut self, name: &NodeName, link: Link) {
         // Far fewer peers are in use than there are ids.
         let id = loop {
             let id = PeerId(self.next_id);
@@ -302,7 +303,7 @@ impl Carrier {
         self.routes.set_outdated();
         self.names.insert(id, name.clone());
         let (counted, records) = (Traffic::default(), (0, 0));
-        self.peers.insert(name.clone(), Carried { id, address, path: None, counted, records });
+        self.peers.insert(name.clone(), Carried { id, link, path: None, counted, records });
     }
 
     /// Stops to carry a node's packets. When this returns, nothing more is sealed.

@@ -256,8 +256,8 @@ impl Running {
                 Output::Join { connection, address, key, rest } => {
                     self.join(connection, address, key, &rest, now);
                 }
-                Output::Datagram { to, bytes, tos, .. } => {
-                    if self.data.send(to, &bytes, tos) {
+                Output::Datagram { to, socket, bytes, tos, .. } => {
+                    if self.data.send(to, socket, &bytes, tos) {
                         self.node.too_big(now, to, bytes.len());
                     }
                     self.node.recycle(bytes);

@@ -66,6 +66,7 @@ pub use control::{ConnectionInfo, NodeInfo, Traffic};
 pub use limits::Excess;
 pub use output::{CloseReason, ConnectionId, Event, Output, Script};
 pub use payload::{DATAGRAM_EXTRA, FRAME, MAX_PACKET, PACKET};
+pub use peer::UdpEndpoint;
 pub use transit::{Transit, TransitPath};
 
 /// The number of connections that a node has at most, with those whose peer has not proved yet who it is.

@@ -43,7 +43,7 @@ impl Node {
         let hop = &transit.hop;
         let (from, to) = self.transit_ends(transit)?;
         let address = self.confirmed_address(hop)?;
-        if self.by_address.get(&address) != Some(hop) || self.minor(hop) < RELAY_MINOR {
+        if self.by_address.get(&address.address) != Some(hop) || self.minor(hop) < RELAY_MINOR {
             return None;
         }
         // The way of the shortest datagrams is that of all that are not too long for it.
