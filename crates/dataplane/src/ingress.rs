@@ -295,7 +295,8 @@ impl<'a, 's, F: Format> Ingress<'a, 's, F> {
         let sizes = || Sizes::of(layout.trains(&mut *run));
         let receiver = id.and_then(|id| tables.splices.receiver(id, self.now, sizes));
         match (receiver, reason) {
-            (Some(Ok(to)), _) => {
+            (Some(Ok((to, true))), _) => self.arrived(link, to, layout, run),
+            (Some(Ok((to, false))), _) => {
                 let trains = layout.trains(run);
                 let spliced = trains.map(|(segment, packets)| Spliced { to, segment, packets });
                 self.lazy.get_or_insert_default().spliced.extend(spliced);
@@ -305,6 +306,19 @@ impl<'a, 's, F: Format> Ingress<'a, 's, F> {
             }
             (None, None) => layout.packets(run).for_each(|packet| self.control(link, packet)),
         }
+    }
+
+    /// Opens packets that a relay has sent to this end, or makes control packets of them if there is no key.
+    fn arrived(&mut self, link: &Link, id: PeerId, layout: impl RunLayout, run: &'a mut [u8]) {
+        let Some(peer) = self.peers.get(id) else {
+            return layout.packets(run).for_each(|packet| self.control(link, packet));
+        };
+        let keys = peer.keys.load();
+        let Some(key) = keys.primary.as_ref().filter(|key| key.format.accepts(run)) else {
+            return layout.packets(run).for_each(|packet| self.control(link, packet));
+        };
+        let spec = peer.settings.load_full();
+        self.open_run(Run { peer, spec, link, same_path: true }, key, layout, run);
     }
 
     /// Returns whether packets on this link are data without headers, regardless of their first byte.

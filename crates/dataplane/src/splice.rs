@@ -138,7 +138,7 @@ impl Splices {
         self.write().limit = limit;
     }
 
-    /// Returns the receiver of a train; `None` without a splice for it. Takes a lock, once per train.
+    /// Returns the receiver of a train, and whether it is opened here; `None` without a splice for it. Takes a lock, once per train.
     ///
     /// # Errors
     /// A limit is exceeded.
@@ -147,7 +147,7 @@ impl Splices {
         id: SpliceId,
         now: Instant,
         sizes: impl FnOnce() -> Sizes,
-    ) -> Option<Result<PeerId, DropReason>> {
+    ) -> Option<Result<(PeerId, bool), DropReason>> {
         let table = self.read();
         let live = table.splices.get(&id)?;
         let Sizes { count, bytes, lengths: (shortest, longest) } = sizes();
@@ -163,7 +163,7 @@ impl Splices {
             return Some(Err(DropReason::RelayLimited));
         }
         live.packets.fetch_add(count as u64, Relaxed);
-        Some(Ok(live.settings.to))
+        Some(Ok((live.settings.to, live.settings.ends_here)))
     }
 
     /// Passes on the splices that had packets since the last call, and how many.

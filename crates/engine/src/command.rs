@@ -156,6 +156,9 @@ pub struct Splice {
     pub id: SpliceId,
     /// The peer to whose address the packets are sent.
     pub to: PeerId,
+    /// The packets are not sent on: they belong to the session with `to`, which is reached through a relay. Without its key they are control
+    /// packets. Only for labels of [`SpliceLabel::Nodes`].
+    pub ends_here: bool,
     /// The rate, in bytes, above which packets are dropped, or `None` for no limit.
     pub limit: Option<Rate>,
     /// The lengths of the packets to forward. To others, the splice does not apply.
@@ -165,7 +168,8 @@ pub struct Splice {
 impl Splice {
     /// Creates a splice that forwards all packets.
     pub const fn new(id: SpliceId, to: PeerId) -> Self {
-        Self { id, to, limit: None, lengths: SplicedLengths { shortest: 0, longest: u16::MAX } }
+        let lengths = SplicedLengths { shortest: 0, longest: u16::MAX };
+        Self { id, to, ends_here: false, limit: None, lengths }
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::{Arc, MutexGuard};
 use adit_dataplane::format::{self, FormatKey, Opened, Seal, SealBurst};
 use adit_dataplane::{DropReason, ReplayCheck};
 use adit_tinc::aead;
+use adit_tinc::name::NodeId;
 use adit_tinc::sptps::{Numbers, ReplayWindow};
 
 use crate::packet::{self, Ids, OVERHEAD, Packets};
@@ -33,14 +34,16 @@ impl FormatKey for Key {
 
     /// The session has its own replay window.
     fn new(key: &DataKey, _: u32) -> Option<Self> {
-        let DataKey { session, own, peer, packets } = key;
+        let DataKey { session, own, peer, relayed, packets } = key;
+        let [to_peer, to_own] =
+            if *relayed { [*peer, *own] } else { [NodeId::DIRECT, NodeId::DIRECT] };
         Some(Self {
             send: session.send.clone(),
             receive: session.receive.clone(),
             previous: session.previous.clone(),
             numbers: Arc::clone(&session.numbers),
-            sent_ids: Ids::from_source(*own),
-            received_ids: Ids::from_source(*peer),
+            sent_ids: Ids::between(to_peer, *own),
+            received_ids: Ids::between(to_own, *peer),
             packets: *packets,
         })
     }

@@ -101,6 +101,8 @@ pub struct DataKey {
     pub own: NodeId,
     /// The other node.
     pub peer: NodeId,
+    /// Whether a relay passes on the datagrams between the two.
+    pub relayed: bool,
     /// The packets in the session.
     pub packets: Packets,
 }

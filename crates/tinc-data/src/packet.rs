@@ -22,10 +22,10 @@ const FRAME_TEXT: u8 = 0x50;
 pub struct Ids([u8; IDS]);
 
 impl Ids {
-    /// Creates those of datagrams that a node sends directly.
-    pub fn from_source(source: NodeId) -> Self {
+    /// Creates those of datagrams to a destination: [`NodeId::DIRECT`] if they are sent to it directly.
+    pub fn between(destination: NodeId, source: NodeId) -> Self {
         let mut ids = [0; IDS];
-        for (to, from) in ids.iter_mut().zip(NodeId::DIRECT.0.into_iter().chain(source.0)) {
+        for (to, from) in ids.iter_mut().zip(destination.0.into_iter().chain(source.0)) {
             *to = from;
         }
         Self(ids)
@@ -153,7 +153,7 @@ mod tests {
         let bytes = std::array::from_fn(|at| at as u8);
         let key = Key::new(Cipher::ChaCha20Poly1305, bytes).unwrap();
         let mut out = [0; 64];
-        let ids = Ids::from_source(NodeId([1, 2, 3, 4, 5, 6]));
+        let ids = Ids::between(NodeId::DIRECT, NodeId([1, 2, 3, 4, 5, 6]));
         let len = seal(&ids, &key, 2, (None, b"\0hello"), &mut out).unwrap();
         let expected = [
             0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 0, 0, 0, 2, 0x4d, 0xa2, 0xd5, 0x9b, 0x66, 0x12,
@@ -169,8 +169,8 @@ mod tests {
 
     #[test]
     fn a_buffer_that_is_too_short_is_refused() {
-        let (ids, key) =
-            (Ids::from_source(NodeId([1; 6])), Key::new(Cipher::Aes256Gcm, [7; 32]).unwrap());
+        let ids = Ids::between(NodeId([2; 6]), NodeId([1; 6]));
+        let key = Key::new(Cipher::Aes256Gcm, [7; 32]).unwrap();
         for (kind, len) in [(Some(PACKET), 20 + OVERHEAD), (None, 20 + OVERHEAD - 1)] {
             let sealed = |room| seal(&ids, &key, 1, (kind, &[4; 20]), &mut vec![0; room]);
             assert_eq!(sealed(len - 1), None);

@@ -2,7 +2,7 @@
 
 use adit_dataplane::loopback::LoopbackOutput;
 use adit_dataplane::{DropReason, HandedUp, Relay, Unpeered, Upcall};
-use adit_engine::command::{Float, InnerMtu, KeySlot};
+use adit_engine::command::{Float, InnerMtu, KeySlot, Splice, SpliceId, SpliceLabel};
 use adit_engine::{Instant, Link, Notice, PeerId, Random, SocketId};
 use adit_tinc::keys::PrivateKey;
 use adit_tinc::name::NodeId;
@@ -24,6 +24,7 @@ struct End {
     session: Datagram,
     own: NodeId,
     other: NodeId,
+    relayed: bool,
     packets: Packets,
 }
 
@@ -72,7 +73,8 @@ impl End {
     fn new(session: Datagram, [own, other]: [NodeId; 2], [host, far]: [u8; 2]) -> Self {
         let (plane, upcalls) =
             LoopbackPlane::new(Relay::Kernel, false, true, || Instant::from_nanos(1)).unwrap();
-        let end = Self { plane, upcalls, session, own, other, packets: Packets::Ip };
+        let end =
+            Self { plane, upcalls, session, own, other, relayed: false, packets: Packets::Ip };
         let spec = PeerSpec { float: Float::Refuse, ..PeerSpec::plain(link(far)) };
         let net = |host: u8| format!("10.{host}.0.0/16").parse().unwrap();
         let plane = end.plane.plane();
@@ -88,7 +90,8 @@ impl End {
     fn with_frames(session: Datagram, [own, other]: [NodeId; 2], [host, far]: [u8; 2]) -> Self {
         let (plane, upcalls) =
             LoopbackPlane::ethernet(Relay::Kernel, false, || Instant::from_nanos(NOW)).unwrap();
-        let end = Self { plane, upcalls, session, own, other, packets: Packets::Frames };
+        let end =
+            Self { plane, upcalls, session, own, other, relayed: false, packets: Packets::Frames };
         let spec = PeerSpec { float: Float::Refuse, ..PeerSpec::plain(link(far)) };
         let plane = end.plane.plane();
         plane.hand_up(false);
@@ -104,7 +107,8 @@ impl End {
     /// Installs the session as it is now.
     fn install(&self) {
         let session = self.session.share().unwrap();
-        let key = DataKey { session, own: self.own, peer: self.other, packets: self.packets };
+        let (own, peer, relayed) = (self.own, self.other, self.relayed);
+        let key = DataKey { session, own, peer, relayed, packets: self.packets };
         self.plane.plane().apply(Command::InstallKey(PEER, KeySlot::Primary, Box::new(key)));
     }
 
@@ -459,4 +463,86 @@ fn the_mss_leaves_room_for_a_vlan_tag() {
         let received = alice.open(&sealed).remove(0);
         assert_eq!(received[received.len() - 2..], expected.to_be_bytes());
     }
+}
+
+/// The node whose address relayed datagrams come from.
+const HOP: PeerId = PeerId(9);
+
+/// Returns an end that is reached through a relay at host 3 only.
+fn behind_a_relay(session: Datagram, [own, other]: [NodeId; 2], hosts: [u8; 2]) -> End {
+    let mut end = End::new(session, [own, other], hosts);
+    end.relayed = true;
+    let hop = PeerSpec { float: Float::Refuse, ..PeerSpec::plain(link(3)) };
+    let label = SpliceLabel::Nodes([own.0, other.0].concat().try_into().unwrap());
+    let id = SpliceId { from: HOP, label };
+    let plane = end.plane.plane();
+    plane.apply(Command::AddPeer(HOP, hop));
+    plane.apply(Command::SetRelay(PEER, HOP));
+    plane.apply(Command::AddSplice(Splice { ends_here: true, ..Splice::new(id, PEER) }));
+    end.install();
+    end
+}
+
+fn open_from(end: &mut End, host: u8, datagram: &[u8]) -> Vec<Vec<u8>> {
+    let mut packets = Vec::new();
+    end.plane.open(&link(host), datagram.len(), &mut datagram.to_vec(), |what| match what {
+        LoopbackOutput::Tun(write) => packets.extend(write.packets().map(<[u8]>::to_vec)),
+        other => panic!("{other:?}"),
+    });
+    packets
+}
+
+#[test]
+fn both_ends_of_a_relayed_session_seal_and_open() {
+    let (alice, bob) = sessions(&mut Random::new([3; 32]));
+    let mut alice = behind_a_relay(alice, [ALICE, BOB], [1, 2]);
+    let mut bob = behind_a_relay(bob, [BOB, ALICE], [2, 1]);
+    let (there, back) = (packet(1, 2, 5), packet(2, 1, 6));
+    let sealed = alice.seal(&there);
+    assert_eq!(sealed[..12], [BOB.0, ALICE.0].concat());
+    assert_eq!(open_from(&mut bob, 3, &sealed), [there]);
+    assert!(open_from(&mut bob, 3, &sealed).is_empty());
+    assert_eq!(bob.dropped(DropReason::Replayed), 1);
+    assert_eq!(open_from(&mut alice, 3, &bob.seal(&back)), [back]);
+    assert_eq!(alice.plane.plane().counters(PEER).unwrap().rx_packets, 1);
+    let mut altered = alice.seal(&packet(1, 2, 7));
+    *altered.last_mut().unwrap() ^= 1;
+    assert!(open_from(&mut bob, 3, &altered).is_empty());
+    assert!(bob.handed_up().contains(&HandedUp::Unreadable(PEER)));
+    assert!(alice.upcalls().is_empty() && bob.upcalls().is_empty());
+}
+
+#[test]
+fn other_datagrams_than_those_of_the_relayed_session_come_up() {
+    let (alice, bob) = sessions(&mut Random::new([3; 32]));
+    let mut alice = behind_a_relay(alice, [ALICE, BOB], [1, 2]);
+    let mut bob = behind_a_relay(bob, [BOB, ALICE], [2, 1]);
+    let sealed = alice.seal(&packet(1, 2, 5));
+    let mut direct = sealed.clone();
+    direct[..6].fill(0);
+    let mut from_another = sealed.clone();
+    from_another[6] ^= 1;
+    let mut to_another = sealed.clone();
+    to_another[0] ^= 1;
+    for (host, datagram) in [(3, &direct), (3, &from_another), (3, &to_another), (1, &sealed)] {
+        assert!(open_from(&mut bob, host, datagram).is_empty(), "{host}");
+        let [Upcall::ControlPacket(at, bytes) | Upcall::Unauthenticated(at, bytes)] =
+            &bob.upcalls()[..]
+        else {
+            panic!("{host}")
+        };
+        assert_eq!((at, bytes), (&link(host), datagram));
+    }
+    // Around a rekey there is no key.
+    bob.plane.plane().apply(Command::DelKey(PEER, KeySlot::Primary));
+    assert!(open_from(&mut bob, 3, &sealed).is_empty());
+    assert_eq!(bob.upcalls(), [Upcall::ControlPacket(link(3), sealed.clone())]);
+    bob.install();
+    assert_eq!(open_from(&mut bob, 3, &sealed).len(), 1);
+    // Nor does a key of a direct session open them.
+    bob.relayed = false;
+    bob.install();
+    let sealed = alice.seal(&packet(1, 2, 6));
+    assert!(open_from(&mut bob, 3, &sealed).is_empty());
+    assert_eq!(bob.upcalls(), [Upcall::ControlPacket(link(3), sealed)]);
 }

@@ -64,7 +64,8 @@ fn end(packets: Packets) -> (LoopbackPlane, Datagram) {
     plane.set_unpeered_routes(Unpeered::Host, &["10.0.0.0/8".parse().expect("a prefix")]);
     let spec = PeerSpec { float: Float::Refuse, ..PeerSpec::plain(link()) };
     plane.apply(Command::AddPeer(PEER, spec));
-    let key = DataKey { session: bob.share().expect("a session"), own: OWN, peer: OTHER, packets };
+    let session = bob.share().expect("a session");
+    let key = DataKey { session, own: OWN, peer: OTHER, relayed: false, packets };
     plane.apply(Command::InstallKey(PEER, KeySlot::Primary, Box::new(key)));
     (end, alice)
 }

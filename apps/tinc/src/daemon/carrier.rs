@@ -1,12 +1,12 @@
 //! The data plane of a daemon in router or switch mode.
 //!
-//! The plane carries the packets of the nodes that are reached directly by UDP, and relays datagrams between other nodes. Everything else comes up: datagrams without a session, packets without a
+//! The plane carries the packets of the nodes that are reached by UDP, directly or through a relay, and relays datagrams between others. Everything else comes up: datagrams without a session, packets without a
 //! route or longer than their path, and records that are no packets; in switch mode also frames to many nodes, and those of stations that the router
 //! has not learnt yet. They go the way that they also have without a plane.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -24,13 +24,12 @@ use adit_runtime::plane_backend::{PlaneBackend, fill_totals, gates};
 use adit_runtime::worker_count;
 use adit_tinc::config::{Forwarding, Mode, ServerConfig};
 use adit_tinc::name::NodeName;
-use adit_tinc::node::{DirectPath, Node, Traffic, UdpEndpoint};
+use adit_tinc::node::{DirectPath, Node, Traffic};
 use adit_tinc_data::packet::{OVERHEAD, Packets};
 use adit_tinc_data::{Command, DataKey, PeerSpec, Plane, Tinc, TincFormat};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use super::data::{choose_socket, socket_id};
 use super::plane_routes::PlaneRoutes;
 use super::transits::Transits;
 
@@ -62,10 +61,10 @@ pub(super) struct Carrier {
     paused: bool,
 }
 
-/// A node with a confirmed UDP address.
+/// A node that datagrams reach, directly or through a relay.
 struct Carried {
     id: PeerId,
-    link: Link,
+    place: Place,
     /// The session that the plane has, if it carries the node's packets.
     path: Option<DirectPath>,
     /// The traffic that the node has counted.
@@ -74,10 +73,18 @@ struct Carried {
     records: (u64, u64),
 }
 
+/// Where the datagrams to a node go.
+#[derive(Copy, Clone, PartialEq, Eq)]
+struct Place {
+    /// The confirmed address of the node, or of its relay.
+    address: SocketAddr,
+    relay: Option<PeerId>,
+}
+
 /// Something that came up.
 pub(super) enum CameUp {
-    /// A datagram: the socket on which it arrived, and where it came from.
-    Datagram(SocketId, SocketAddr, Vec<u8>),
+    /// A datagram.
+    Datagram(SocketAddr, Vec<u8>),
     /// A record of a node: its type, and its data.
     Record(NodeName, Vec<u8>),
     /// A packet of the device.
@@ -97,6 +104,7 @@ impl Carrier {
         tun: TunDevice,
         groups: &[Vec<Arc<UdpSocket>>],
     ) -> Result<Self, Fault> {
+        let socket_id = |number: usize| SocketId(u16::try_from(number).unwrap_or(u16::MAX));
         let sockets = groups.iter().enumerate().flat_map(|(number, group)| {
             group.iter().map(move |socket| (socket_id(number), Arc::clone(socket)))
         });
@@ -188,18 +196,15 @@ impl Carrier {
 
     fn upcall(&self, upcall: Upcall<Tinc>) -> Option<CameUp> {
         match upcall {
-            Upcall::ControlPacket(link, bytes) => {
-                Some(CameUp::Datagram(link.socket()?, link.remote(), bytes))
-            }
+            Upcall::ControlPacket(link, bytes) => Some(CameUp::Datagram(link.remote(), bytes)),
             Upcall::Notice(Notice::InBand(id, record)) => {
                 Some(CameUp::Record(self.names.get(&id)?.clone(), record))
             }
             Upcall::Notice(Notice::ProbeResult(id, result)) => {
                 let carried = self.peers.get(self.names.get(&id)?)?;
                 let mtu = carried.path.as_ref().map(|path| path.mtu).or(self.transits.mtu(id))?;
-                let to = carried.link.remote();
-                let too_big = too_big(mtu, to, result)?;
-                Some(CameUp::TooBig(to, too_big))
+                let address = carried.place.address;
+                Some(CameUp::TooBig(address, too_big(mtu, address, result)?))
             }
             _ => None,
         }
@@ -234,13 +239,17 @@ impl Carrier {
             self.routes.set_outdated();
         }
         self.changed.extend(changes.nodes);
-        let changed = std::mem::take(&mut self.changed);
+        let mut changed = std::mem::take(&mut self.changed);
         if !changed.is_empty() {
             // A splice that ends takes its counter with it.
             self.transits.count(node, self.backend.plane(), at);
         }
         for name in &changed {
             self.update(name, node, at);
+        }
+        for name in self.behind(&changed) {
+            self.update(&name, node, at);
+            changed.insert(name);
         }
         let (plane, peers) = (self.backend.plane(), &self.peers);
         let known = |name: &NodeName| peers.get(name).map(|carried| carried.id);
@@ -249,25 +258,46 @@ impl Carrier {
         !changed.is_empty()
     }
 
+    /// Returns the nodes that are reached through these relays.
+    fn behind(&self, relays: &BTreeSet<NodeName>) -> Vec<NodeName> {
+        let is_behind = |carried: &Carried| {
+            let relay = carried.path.as_ref().and_then(|path| path.relay.as_ref());
+            relay.is_some_and(|relay| relays.contains(relay))
+        };
+        let behind = self.peers.iter().filter(|(_, carried)| is_behind(carried));
+        behind.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Returns where the datagrams to a node go, if the plane can send there.
+    fn place(&self, name: &NodeName, path: Option<&DirectPath>, node: &Node) -> Option<Place> {
+        if let Some(relay) = path.and_then(|path| path.relay.as_ref()) {
+            let relay = self.peers.get(relay).filter(|relay| relay.place.relay.is_none())?;
+            return Some(Place { relay: Some(relay.id), ..relay.place });
+        }
+        let address = node.confirmed_address(name).filter(|it| self.link(*it).is_some())?;
+        Some(Place { address, relay: None })
+    }
+
     fn update(&mut self, name: &NodeName, node: &mut Node, at: Instant) {
-        let link = node.confirmed_address(name).and_then(|address| self.link(address));
-        let path = link.and_then(|_| node.direct_path(at, name)).filter(|_| !self.paused);
+        let path = node.direct_path(at, name).filter(|_| !self.paused);
+        let place = self.place(name, path.as_ref(), node);
+        let path = path.filter(|_| place.is_some());
         let stays = |carried: &Carried| match (&carried.path, &path) {
-            (Some(old), Some(new)) => old.is_same(new) && Some(carried.link) == link,
+            (Some(old), Some(new)) => old.is_same(new) && Some(carried.place) == place,
             (old, _) => old.is_none(),
         };
         if self.peers.get(name).is_some_and(|carried| !stays(carried)) {
             self.stop(name, node, at);
         }
-        let Some(link) = link else { return self.remove(name) };
+        let Some(place) = place else { return self.remove(name) };
         match self.peers.get_mut(name) {
-            Some(carried) if carried.link == link => {}
+            Some(carried) if carried.place == place => {}
             Some(carried) => {
-                carried.link = link;
+                carried.place = place;
                 let id = carried.id;
-                self.plane().apply(Command::SetLink(id, link));
+                self.set_place(id, place);
             }
-            None => self.add(name, link),
+            None => self.add(name, place),
         }
         let Some(carried) = self.peers.get_mut(name).filter(|carried| carried.path.is_none())
         else {
@@ -275,21 +305,31 @@ impl Carrier {
         };
         let Some(path) = path else { return };
         let DirectPath { session, own, peer, .. } = path.clone();
+        let relayed = path.relay.is_some();
         let (id, mtu) = (carried.id, inner_mtu(&path, self.packets));
         carried.path = Some(path);
-        let key = Box::new(DataKey { session, own, peer, packets: self.packets });
+        let key = Box::new(DataKey { session, own, peer, relayed, packets: self.packets });
         self.plane().apply(Command::SetMtu(id, mtu));
         self.plane().apply(Command::InstallKey(id, KeySlot::Primary, key));
         node.set_carried(at, name, true);
     }
 
     /// Returns the link to an address; `None` if no socket has its family.
-    fn link(&self, UdpEndpoint { address, socket }: UdpEndpoint) -> Option<Link> {
-        let socket = choose_socket(self.sockets.iter().copied(), address, socket)?;
-        Some(Link::datagram(socket, None, address))
+    fn link(&self, address: SocketAddr) -> Option<Link> {
+        let of_family = |local: &SocketAddr| local.is_ipv4() == address.is_ipv4();
+        let socket = self.sockets.iter().position(of_family)?;
+        Some(Link::datagram(SocketId(u16::try_from(socket).ok()?), None, address))
     }
 
-    fn add(&mut self, name: &NodeName, link: Link) {
+    fn set_place(&self, id: PeerId, place: Place) {
+        if let Some(relay) = place.relay {
+            self.plane().apply(Command::SetRelay(id, relay));
+        } else if let Some(link) = self.link(place.address) {
+            self.plane().apply(Command::SetLink(id, link));
+        }
+    }
+
+    fn add(&mut self, name: &NodeName, place: Place) {
         // Far fewer peers are in use than there are ids.
         let id = loop {
             let id = PeerId(self.next_id);
@@ -298,12 +338,18 @@ impl Carrier {
                 break id;
             }
         };
-        let spec = PeerSpec { float: Float::Refuse, ..PeerSpec::plain(link) };
+        // Only the relay itself is recognised by its address.
+        let unspecified = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
+        let spec = PeerSpec {
+            float: Float::Refuse,
+            ..PeerSpec::plain(Link::datagram(SocketId(0), None, unspecified))
+        };
         self.plane().apply(Command::AddPeer(id, spec));
+        self.set_place(id, place);
         self.routes.set_outdated();
         self.names.insert(id, name.clone());
         let (counted, records) = (Traffic::default(), (0, 0));
-        self.peers.insert(name.clone(), Carried { id, link, path: None, counted, records });
+        self.peers.insert(name.clone(), Carried { id, place, path: None, counted, records });
     }
 
     /// Stops to carry a node's packets. When this returns, nothing more is sealed.
@@ -339,7 +385,9 @@ impl Carrier {
         let counters = plane.counters(carried.id)?;
         let in_band = plane.in_band_received(carried.id)?;
         let total = traffic(counters, in_band, carried.records);
-        let largest = plane.longest_received(carried.id)?.saturating_sub(OVERHEAD as u16);
+        let longest = plane.longest_received(carried.id)?.saturating_sub(OVERHEAD as u16);
+        // What comes through a relay proves nothing about the direct path.
+        let largest = if carried.place.relay.is_some() { 0 } else { longest };
         let more = since(total, carried.counted);
         if more == Traffic::default() {
             return None;

@@ -182,9 +182,7 @@ impl Instance for Running {
     }
 
     fn sample_peers(&mut self, after: Option<u64>) -> Vec<PeerSample> {
-        if after.is_none() {
-            self.data.count(&mut self.node, now());
-        }
+        self.data.count(&mut self.node, now());
         self.nodes_after(after)
     }
 }
@@ -256,8 +254,8 @@ impl Running {
                 Output::Join { connection, address, key, rest } => {
                     self.join(connection, address, key, &rest, now);
                 }
-                Output::Datagram { to, socket, bytes, tos, .. } => {
-                    if self.data.send(to, socket, &bytes, tos) {
+                Output::Datagram { to, bytes, tos, .. } => {
+                    if self.data.send(to, &bytes, tos) {
                         self.node.too_big(now, to, bytes.len());
                     }
                     self.node.recycle(bytes);

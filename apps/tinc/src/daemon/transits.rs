@@ -1,4 +1,4 @@
-//! The datagrams that the data plane relays between other nodes.
+//! The datagrams that the data plane relays between other nodes, and those that others relay to this one.
 //!
 //! The node relays the first datagrams from an address between two nodes. Then the plane gets a splice for those that follow, as long as the
 //! node would send them to a confirmed address by UDP. The plane relays whole trains; those with a datagram that the node would send in
@@ -49,10 +49,10 @@ impl Transits {
     ) {
         let way = |transit: &Transit| {
             let path = node.transit_path(transit)?;
-            Some((known(&path.to)?, path))
+            Some((known(path.node())?, path))
         };
         let stays = |id: &SpliceId, live: &mut Live| {
-            if !changed.contains(&live.transit.hop) && !changed.contains(&live.path.to) {
+            if !changed.contains(&live.transit.hop) && !changed.contains(live.path.node()) {
                 return true;
             }
             let same_hop = known(&live.transit.hop) == Some(id.from);
@@ -116,14 +116,21 @@ impl Transits {
 
     /// Returns the length of the largest packet that the plane relays to a peer; `None` if it relays none.
     pub(super) fn mtu(&self, to: PeerId) -> Option<u16> {
-        self.live.values().find(|live| live.to == to).map(|live| live.path.mtu)
+        self.live.values().find_map(|live| match live.path {
+            TransitPath::To { mtu, .. } if live.to == to => Some(mtu),
+            _ => None,
+        })
     }
 }
 
 fn install(plane: &Plane, id: SpliceId, to: PeerId, path: &TransitPath) {
     let shortest = OVERHEAD as u16;
-    let lengths = SplicedLengths { shortest, longest: path.mtu.saturating_add(shortest) };
-    plane.apply(Command::AddSplice(Splice { lengths, ..Splice::new(id, to) }));
+    let (ends_here, longest) = match path {
+        TransitPath::To { mtu, .. } => (false, mtu.saturating_add(shortest)),
+        TransitPath::Here { .. } => (true, u16::MAX),
+    };
+    let lengths = SplicedLengths { shortest, longest };
+    plane.apply(Command::AddSplice(Splice { ends_here, lengths, ..Splice::new(id, to) }));
 }
 
 #[cfg(test)]

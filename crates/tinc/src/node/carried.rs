@@ -5,17 +5,18 @@
 //!       None    ──► the layer stops      ──► set_carried(false)
 //! ```
 //!
-//! The node keeps everything but the packets: handshakes, probes, the path MTU. Before a handshake record is handled or sent, the layer must
+//! Their datagrams go to the node itself, or through a relay. The node keeps everything but the packets: handshakes, probes, the path MTU. Before a handshake record is handled or sent, the layer must
 //! stop, because such a record must not be overtaken by many others: the node waits for [`Node::set_carried`].
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 
 use adit_engine::Instant;
 
+use super::Node;
 use super::control::Traffic;
-use super::payload::{Arrival, IDS, RELAY_MINOR};
+use super::payload::{Arrival, IDS, RELAY_MINOR, Way};
 use super::transit::{MAX_TRANSITS, Transit};
-use super::{Node, UdpEndpoint};
 use crate::config::Mode;
 use crate::meta::{AddressToken, Options};
 use crate::name::{NodeId, NodeName};
@@ -24,9 +25,11 @@ use crate::sptps::SharedSession;
 /// The number of handshake records of a node that wait until another layer has stopped to carry its packets.
 const MAX_DEFERRED: usize = 4;
 
-/// The direct way of packets to and from a node.
+/// The way of packets to and from a node by UDP.
 #[derive(Clone, Debug)]
 pub struct DirectPath {
+    /// The node to whose confirmed address datagrams are sent, if it relays them; otherwise they go to the node itself.
+    pub relay: Option<NodeName>,
     /// The session.
     pub session: SharedSession,
     /// This node, as the source of datagrams.
@@ -44,6 +47,7 @@ impl DirectPath {
     pub fn is_same(&self, other: &Self) -> bool {
         self.session.is_same(&other.session)
             && (self.mtu, self.clamp_mss) == (other.mtu, other.clamp_mss)
+            && self.relay == other.relay
     }
 }
 
@@ -54,7 +58,7 @@ pub struct ChangedPaths {
     pub all: bool,
     /// These nodes, which may have become unreachable.
     pub nodes: BTreeSet<NodeName>,
-    /// The kinds of datagrams that were relayed by UDP since the last call, some of them if there are many.
+    /// The kinds of datagrams that were relayed by UDP since the last call, and of relayed ones for this node; some of them if there are many.
     pub transits: Vec<Transit>,
 }
 
@@ -94,34 +98,44 @@ impl Node {
         self.peers.keys()
     }
 
-    /// Returns the address from which datagrams of a node come, if the node has answered there, and the socket on which they arrive.
-    pub fn confirmed_address(&self, name: &NodeName) -> Option<UdpEndpoint> {
-        self.peers.get(name).and_then(|peer| peer.udp.endpoint().filter(|_| peer.udp.confirmed))
+    /// Returns the address from which datagrams of a node come, if the node has answered there.
+    pub fn confirmed_address(&self, name: &NodeName) -> Option<SocketAddr> {
+        self.peers.get(name).and_then(|peer| peer.udp.address.filter(|_| peer.udp.confirmed))
     }
 
-    /// Returns the direct way to a node in router and switch mode. `None` while packets have to take the way of [`Node::send_packet`]: without a session
-    /// or a path by UDP whose MTU is known, and around a rekey.
+    /// Returns the way to a node by UDP in router and switch mode. `None` while packets have to take the way of [`Node::send_packet`]: without a
+    /// session or a path by UDP whose MTU is known, and around a rekey.
     pub fn direct_path(&self, now: Instant, name: &NodeName) -> Option<DirectPath> {
         let route = self.graph.route(name)?;
-        let options = route.options;
-        let tcp_only = self.config.own.tcp_only || options.has(Options::TCP_ONLY);
-        let probed = options.has(Options::PMTU_DISCOVERY);
-        let is_direct = route.via == *name && *name != self.own;
-        if !is_direct || tcp_only || !probed || options.minor() < RELAY_MINOR {
+        let peer = self.peers.get(name).filter(|peer| peer.deferred.is_empty())?;
+        if self.config.mode == Mode::Hub || route.options.minor() < RELAY_MINOR {
             return None;
         }
-        let peer = self.peers.get(name).filter(|peer| peer.deferred.is_empty())?;
-        let mtu = self.usable_mtu(name);
-        if self.config.mode == Mode::Hub || !peer.mtu.is_fixed() || mtu == 0 {
+        // The way of the shortest packets is that of all that are not too long for it.
+        let Way::Udp { relay, direct } = self.way(&self.own, name, 1, false)? else { return None };
+        if direct != peer.udp.confirmed {
+            return None;
+        }
+        // The node whose limits the router applies.
+        let via = if route.via == self.own { &route.next_hop } else { &route.via };
+        let is_usual = if direct { route.via == *name } else { *via == *name || *via == relay };
+        let is_refused = self.config.direct_only && via != name;
+        let mtu = self.usable_mtu(&relay).min(self.mtu(via));
+        let is_measured = self.options(&relay).has(Options::PMTU_DISCOVERY)
+            && self.peers.get(&relay).is_some_and(|peer| peer.udp.confirmed && peer.mtu.is_fixed());
+        // Packets to a neighbour that do not go to it directly go over its connection.
+        let is_over_tcp = !direct && self.active.contains_key(name);
+        if !is_usual || is_refused || !is_measured || mtu == 0 || is_over_tcp {
             return None;
         }
         let session = peer.session.as_ref().filter(|session| !session.is_rekey_due(now))?;
         Some(DirectPath {
+            relay: (!direct).then_some(relay),
             session: session.share(now)?,
             own: self.own_id,
             peer: peer.id,
             mtu,
-            clamp_mss: options.has(Options::CLAMP_MSS),
+            clamp_mss: self.options(via).has(Options::CLAMP_MSS),
         })
     }
 
@@ -161,11 +175,9 @@ impl Node {
     }
 
     /// Returns whether records for a node that go to this address, or where its datagrams usually go, are sealed by another layer.
-    pub(super) fn is_carried_at(&self, name: &NodeName, address: Option<UdpEndpoint>) -> bool {
+    pub(super) fn is_carried_at(&self, name: &NodeName, address: Option<SocketAddr>) -> bool {
         self.peers.get(name).is_some_and(|peer| {
-            peer.carried
-                && peer.udp.confirmed
-                && (address.is_none() || address == peer.udp.endpoint())
+            peer.carried && peer.udp.confirmed && (address.is_none() || address == peer.udp.address)
         })
     }
 
@@ -186,7 +198,7 @@ impl Node {
         self.now = now;
         let Some((kind, data)) = record.split_first() else { return };
         let arrival = match self.confirmed_address(from) {
-            Some(at) => Arrival::Direct(at),
+            Some(address) => Arrival::Direct(address),
             None => Arrival::Relayed,
         };
         self.opened(from, *kind, data, arrival);

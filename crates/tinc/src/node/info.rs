@@ -74,7 +74,7 @@ impl Node {
             && let Some(peer) = self.peers.get_mut(from)
             && !peer.udp.confirmed
         {
-            peer.udp.set_address(address);
+            peer.udp.address = Some(address);
         }
         self.send_udp_info(from, to);
     }
@@ -132,8 +132,8 @@ impl Node {
         else {
             return;
         };
-        if let Some(peer) = self.peers.get_mut(from) {
-            peer.mtu.reported(mtu);
+        if self.peers.get_mut(from).is_some_and(|peer| peer.mtu.reported(mtu)) {
+            self.changed_paths.add(from);
         }
         self.send_mtu_info(from, to, mtu);
     }

@@ -5,11 +5,11 @@
 
 use std::net::SocketAddr;
 
-use adit_engine::{Instant, SocketId};
+use adit_engine::Instant;
 
 use super::discovery::PROBE;
 use super::peer::MAX_HELD;
-use super::{ConnectionId, Node, Output, UdpEndpoint, canonical, count, is_router};
+use super::{ConnectionId, Node, Output, canonical, count, is_router};
 use crate::base64;
 use crate::legacy::FIRST_MINOR;
 use crate::meta::{KeyRequest, Message, Options, Token};
@@ -48,8 +48,8 @@ pub(super) enum Way {
 /// How a record arrived.
 #[derive(Copy, Clone)]
 pub(super) enum Arrival {
-    /// In a datagram from its source, at this address and on this socket.
-    Direct(UdpEndpoint),
+    /// In a datagram from its source, at this address.
+    Direct(SocketAddr),
     /// Through other nodes.
     Relayed,
 }
@@ -62,11 +62,10 @@ impl Node {
         self.finish();
     }
 
-    /// A datagram arrived on a socket. It is decrypted in place.
-    pub fn datagram(&mut self, now: Instant, socket: SocketId, from: SocketAddr, bytes: &mut [u8]) {
+    /// A datagram arrived. It is decrypted in place.
+    pub fn datagram(&mut self, now: Instant, from: SocketAddr, bytes: &mut [u8]) {
         self.now = now;
-        let from = UdpEndpoint { address: canonical(from), socket: Some(socket) };
-        self.datagram_received(from, bytes);
+        self.datagram_received(canonical(from), bytes);
         self.finish();
     }
 
@@ -165,7 +164,7 @@ impl Node {
         to: &NodeName,
         kind: u8,
         data: &[u8],
-        address: Option<UdpEndpoint>,
+        address: Option<SocketAddr>,
     ) -> bool {
         let own = self.own.clone();
         let way = match address {
@@ -180,6 +179,9 @@ impl Node {
             self.outputs.push_back(Output::Record { to: to.clone(), bytes });
             return true;
         }
+        if matches!(way, Way::Udp { direct: false, .. }) {
+            self.offer_to_carry(to);
+        }
         bytes.extend_from_slice(&[0; IDS]);
         let session = self.peers.get_mut(to).and_then(|peer| peer.session.as_mut());
         let sealed = session.is_some_and(|session| {
@@ -193,6 +195,13 @@ impl Node {
         let tos = self.inherited_tos(kind, data);
         self.transmit(way, &own, to, bytes, address, tos);
         true
+    }
+
+    /// Another layer may carry the packets to and from a node, which go through a relay, from now on. As long as there are none, it need not.
+    fn offer_to_carry(&mut self, name: &NodeName) {
+        if self.peers.get(name).is_some_and(|peer| !peer.carried) {
+            self.changed_paths.add(name);
+        }
     }
 
     /// Returns the type of service that a datagram inherits from the packet in it.
@@ -239,7 +248,7 @@ impl Node {
         from: &NodeName,
         to: &NodeName,
         mut bytes: Vec<u8>,
-        address: Option<UdpEndpoint>,
+        address: Option<SocketAddr>,
         tos: Option<u8>,
     ) {
         let (source, destination) = (self.id_of(from), self.id_of(to));
@@ -252,8 +261,7 @@ impl Node {
             Way::Udp { relay, direct } => {
                 write(if direct { NodeId::DIRECT } else { destination });
                 let options = self.options(&relay);
-                let chosen = address.or_else(|| self.choose_address(&relay));
-                let Some(UdpEndpoint { address: to, socket }) = chosen else {
+                let Some(to) = address.or_else(|| self.choose_address(&relay)) else {
                     count(&mut self.counters.unreachable);
                     return self.recycle(bytes);
                 };
@@ -261,7 +269,7 @@ impl Node {
                     bytes.drain(..IDS.min(bytes.len()));
                 }
                 let dont_fragment = options.has(Options::PMTU_DISCOVERY);
-                self.outputs.push_back(Output::Datagram { to, socket, bytes, dont_fragment, tos });
+                self.outputs.push_back(Output::Datagram { to, bytes, dont_fragment, tos });
             }
             Way::Tcp { next_hop } => {
                 write(destination);
@@ -298,12 +306,12 @@ impl Node {
         }
     }
 
-    fn datagram_received(&mut self, at: UdpEndpoint, bytes: &mut [u8]) {
-        let known = self.by_address.get(&at.address).cloned();
+    fn datagram_received(&mut self, address: SocketAddr, bytes: &mut [u8]) {
+        let known = self.by_address.get(&address).cloned();
         if let Some(node) = &known
             && self.minor(node) < RELAY_MINOR
         {
-            self.open(node, bytes, Arrival::Direct(at), true);
+            self.open(node, bytes, Arrival::Direct(address), true);
             return;
         }
         let Some((prefix, record)) = bytes.split_first_chunk_mut::<IDS>() else {
@@ -317,7 +325,7 @@ impl Node {
             let Some(node) = source.or(known) else {
                 return count(&mut self.counters.unknown_senders);
             };
-            self.open(&node, record, Arrival::Direct(at), trusted);
+            self.open(&node, record, Arrival::Direct(address), trusted);
             return;
         }
         let (Some(hop), Some(from)) = (known, source) else {
@@ -348,7 +356,7 @@ impl Node {
         self.relayed_record(&hop, &from, &to, record);
     }
 
-    /// Handles a record that came through another node: it is for this one, or to be relayed. Returns whether it was relayed by UDP.
+    /// Handles a record that came through another node: it is for this one, or to be relayed. Returns whether it was authentic, or was relayed by UDP.
     pub(super) fn relayed_record(
         &mut self,
         hop: &NodeName,
@@ -368,11 +376,13 @@ impl Node {
             self.try_path(to, true);
             return by_udp;
         }
-        if self.open(from, record, Arrival::Relayed, true) {
+        let is_authentic = self.open(from, record, Arrival::Relayed, true);
+        if is_authentic {
+            self.offer_to_carry(from);
             let own = self.own.clone();
             self.send_mtu_info(&own, from, super::mtu::MAX_MTU);
         }
-        false
+        is_authentic
     }
 
     /// Sends a record on. Returns whether it goes by UDP.
@@ -425,10 +435,10 @@ impl Node {
 
     /// Handles an authentic record.
     pub(super) fn opened(&mut self, from: &NodeName, kind: u8, data: &[u8], arrival: Arrival) {
-        if let Arrival::Direct(at) = arrival {
-            self.seen_at(from, at, data.len());
+        if let Arrival::Direct(address) = arrival {
+            self.seen_at(from, address, data.len());
             if kind == PROBE {
-                return self.probe_received(from, at, data);
+                return self.probe_received(from, address, data);
             }
         }
         if let Some(peer) = self.peers.get_mut(from) {

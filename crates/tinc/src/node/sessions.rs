@@ -289,7 +289,7 @@ impl Node {
             && let Some(peer) = self.peers.get_mut(from)
             && !peer.udp.confirmed
         {
-            peer.udp.set_address(address);
+            peer.udp.address = Some(address);
         }
         self.release_held();
     }

@@ -42,6 +42,7 @@ mod plane_switch;
 mod priority;
 mod programs;
 mod rekeys;
+mod relay;
 
 pub(super) const SCENARIOS: &[(&str, ScenarioFn)] = &[
     ("commands", commands::commands),
@@ -58,6 +59,8 @@ pub(super) const SCENARIOS: &[(&str, ScenarioFn)] = &[
     ("plane-switch", plane_switch::plane_switch),
     ("plane-to-tinc", plane::plane_to_tinc),
     ("priority", priority::priority),
+    ("relay", relay::relay),
+    ("relay-of-tinc", relay::relay_of_tinc),
     ("start", desk::start),
     ("six-mixed-nodes", nets::six),
     ("start-at-once", nets::start_at_once),

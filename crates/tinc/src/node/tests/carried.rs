@@ -2,13 +2,11 @@
 
 use std::time::Duration;
 
-use adit_engine::SocketId;
-
 use super::bench::{Bench, RemoteSession, address, ipv4, name};
 use crate::config::Mode;
 use crate::meta::Options;
 use crate::node::mtu::PathMtu;
-use crate::node::{DirectPath, Event, Output, Traffic, UdpEndpoint};
+use crate::node::{DirectPath, Event, Output, Traffic};
 
 /// A neighbour bob, to which packets go directly.
 fn with_bob(change: impl FnOnce(&mut crate::node::NodeConfig)) -> (Bench, RemoteSession) {
@@ -62,8 +60,7 @@ fn a_direct_path_needs_all_that_packets_need() {
     let found = path(&bench).unwrap();
     assert_eq!((found.own, found.peer), (name("alice").id(), name("bob").id()));
     assert_eq!((found.mtu, found.clamp_mss), (bench.info("bob").mtu.1, true));
-    let confirmed = UdpEndpoint { address: address("bob"), socket: Some(SocketId(0)) };
-    assert_eq!(bench.node.confirmed_address(&name("bob")), Some(confirmed));
+    assert_eq!(bench.node.confirmed_address(&name("bob")), Some(address("bob")));
     assert_eq!(bench.node.reachable().collect::<Vec<_>>(), [&name("bob")]);
     assert!(bench.node.direct_path(bench.now, &name("alice")).is_none());
     assert!(bench.node.direct_path(bench.now, &name("dave")).is_none());
@@ -247,4 +244,131 @@ fn a_narrower_path_is_no_direct_path_until_it_is_known() {
     bench.node.too_big(bench.now, address("bob"), usize::from(mtu) + 33);
     assert!(changed(&mut bench));
     assert!(path(&bench).is_none_or(|path| path.mtu < mtu));
+}
+
+/// dave is reached through bob, which is his only neighbour.
+fn with_dave_behind_bob() -> (Bench, RemoteSession, RemoteSession) {
+    let (mut bench, bob) = with_bob(|_| {});
+    bench.edges("bob", &[("bob", "dave")]);
+    let dave = bench.session("bob", "dave");
+    bench.forget();
+    bench.node.take_changed_paths();
+    (bench, bob, dave)
+}
+
+fn relayed_path(bench: &Bench) -> Option<DirectPath> {
+    bench.node.direct_path(bench.now, &name("dave"))
+}
+
+#[test]
+fn a_path_through_a_relay_is_offered_when_packets_take_it() {
+    let (mut bench, _bob, mut dave) = with_dave_behind_bob();
+    let offered = |bench: &mut Bench| {
+        let changes = bench.node.take_changed_paths();
+        (changes.nodes.contains(&name("dave")), changes.transits.len())
+    };
+    bench.wait(1);
+    assert_eq!(offered(&mut bench), (false, 0), "without packets");
+    bench.packet("dave", &ipv4(100));
+    assert_eq!(offered(&mut bench), (true, 0));
+    let mut datagram = [name("alice").id().0, name("dave").id().0].concat();
+    dave.sptps.seal(0, &ipv4(80), &mut datagram).unwrap();
+    let mut forged = datagram.clone();
+    *forged.last_mut().unwrap() ^= 1;
+    bench.send_datagram(address("bob"), &mut datagram);
+    assert_eq!(offered(&mut bench), (true, 1));
+    bench.node.set_carried(bench.now, &name("dave"), true);
+    bench.packet("dave", &ipv4(100));
+    bench.send_datagram(address("bob"), &mut forged);
+    assert_eq!(bench.node.take_changed_paths().transits.len(), 0, "forged");
+    bench.packet("dave", &ipv4(100));
+    assert!(!offered(&mut bench).0, "it is carried");
+}
+
+#[test]
+fn a_path_through_a_relay_needs_all_that_packets_need() {
+    let (mut bench, _bob, _dave) = with_dave_behind_bob();
+    let found = relayed_path(&bench).unwrap();
+    assert_eq!(found.relay, Some(name("bob")));
+    assert_eq!((found.own, found.peer), (name("alice").id(), name("dave").id()));
+    assert_eq!(found.mtu, bench.info("bob").mtu.1);
+    let direct = path(&bench).unwrap();
+    assert!(direct.relay.is_none());
+    // dave's own path is narrower than that to the relay.
+    bench.say("bob", "23 dave alice 900");
+    let narrower = relayed_path(&bench).unwrap();
+    assert!(changed_of(&mut bench, "dave") && narrower.mtu == 900 && !narrower.is_same(&found));
+    let mut peer = |who: &str, change: &dyn Fn(&mut crate::node::peer::Peer)| {
+        change(bench.node.peers.get_mut(&name(who)).unwrap());
+        bench.node.direct_path(bench.now, &name("dave")).is_some()
+    };
+    assert!(!peer("bob", &|peer| peer.udp.confirmed = false));
+    assert!(peer("bob", &|peer| peer.udp.confirmed = true));
+    assert!(!peer("dave", &|peer| peer.udp.confirmed = true), "the direct path is being measured");
+    assert!(peer("dave", &|peer| peer.udp.confirmed = false));
+    assert!(!peer("dave", &|peer| peer.deferred.push((Vec::new(), None))));
+    assert!(peer("dave", &|peer| peer.deferred.clear()));
+    let now = bench.now;
+    let mut peer = |change: &dyn Fn(&mut crate::node::peer::Peer)| {
+        change(bench.node.peers.get_mut(&name("bob")).unwrap());
+        bench.node.direct_path(now, &name("dave")).is_some()
+    };
+    assert!(!peer(&|peer| {
+        let min = peer.mtu.min;
+        peer.mtu = PathMtu::new(None, now);
+        peer.mtu.min = min;
+    }));
+}
+
+/// The edge between bob and dave has the option that datagrams to dave go through bob.
+#[test]
+fn a_path_through_a_static_relay_is_refused_if_only_direct_ones_are_wanted() {
+    let (mut bench, _bob) = with_bob(|_| {});
+    bench.say("bob", "12 1 bob dave 192.0.2.99 655 7000001 5");
+    bench.say("bob", "12 2 dave bob 192.0.2.98 655 7000001 5");
+    let _dave = bench.session("bob", "dave");
+    let found = relayed_path(&bench).unwrap();
+    assert_eq!((found.relay, found.mtu), (Some(name("bob")), bench.info("bob").mtu.1));
+    bench.node.config.direct_only = true;
+    assert!(relayed_path(&bench).is_none());
+    let (mut bench, _bob, _dave) = with_dave_behind_bob();
+    bench.node.config.direct_only = true;
+    assert!(relayed_path(&bench).is_some(), "the relay only stands in");
+}
+
+fn changed_of(bench: &mut Bench, who: &str) -> bool {
+    bench.node.take_changed_paths().nodes.contains(&name(who))
+}
+
+/// Packets to a neighbour without a path by UDP go over its connection, not through a relay.
+#[test]
+fn a_neighbour_is_not_carried_through_a_relay() {
+    let (mut bench, _bob) = with_bob(|_| {});
+    bench.join("dave");
+    bench.edges("bob", &[("bob", "dave")]);
+    bench.session("dave", "dave");
+    assert!(relayed_path(&bench).is_none());
+}
+
+/// What another layer got through a relay counts and is answered like what the node got.
+#[test]
+fn records_through_a_relay_are_not_those_of_an_address() {
+    let (mut bench, _bob, _dave) = with_dave_behind_bob();
+    bench.node.set_carried(bench.now, &name("dave"), true);
+    let mut probe = [4_u8; 1 + 100];
+    probe[1] = 0;
+    bench.node.carried_record(bench.now, &name("dave"), &probe);
+    bench.pump();
+    assert!(bench.datagrams().is_empty(), "no answer");
+    assert_eq!(bench.node.counters().refused_packets, 1);
+    let ids = [name("alice").id().0, name("dave").id().0].concat().try_into().unwrap();
+    let transit = crate::node::Transit { hop: name("bob"), ids };
+    bench.take("bob");
+    bench.now = bench.now + Duration::from_secs(20);
+    bench.node.relayed_traffic(bench.now, &transit, 50);
+    bench.pump();
+    let lines = bench.take("bob");
+    assert!(lines.iter().any(|line| line.starts_with("23 alice dave ")), "{lines:?}");
+    assert!(lines.iter().any(|line| line.starts_with("22 alice dave ")), "{lines:?}");
+    assert_eq!(bench.node.counters().relayed, 0);
 }

@@ -43,7 +43,7 @@ fn what_the_node_relays_by_udp_is_reported_once() {
     let mtu = bench.info("carol").mtu.1;
     let longest = usize::from(mtu) + 33;
     assert_eq!(relay(&mut bench, &there, longest), std::slice::from_ref(&there));
-    assert_eq!(bench.node.transit_path(&there), Some(TransitPath { to: name("carol"), mtu }));
+    assert_eq!(bench.node.transit_path(&there), Some(TransitPath::To { node: name("carol"), mtu }));
     assert_eq!(relay(&mut bench, &there, longest + 1), [], "over TCP");
     assert_eq!(relay(&mut bench, &there, 32), [], "not at all");
     assert_eq!(relay(&mut bench, &transit("bob", "bob", "bob"), 200), [], "a loop");
@@ -76,7 +76,10 @@ fn a_way_leads_from_a_known_node_to_another_one() {
     assert!(!found(&transit("bob", "erin", "carol")), "a source that is not reachable");
     assert!(!found(&transit("bob", "bob", "erin")), "a destination that is not reachable");
     assert!(!found(&transit("bob", "alice", "carol")), "this node as the source");
-    assert!(!found(&transit("bob", "bob", "alice")), "this node as the destination");
+    let here = bench.node.transit_path(&transit("bob", "dave", "alice"));
+    assert_eq!(here, Some(TransitPath::Here { from: name("dave") }));
+    assert!(!found(&transit("bob", "erin", "alice")));
+    assert!(!found(&transit("erin", "bob", "alice")), "an address of nobody");
     assert!(!found(&transit("carol", "bob", "carol")), "a loop");
     assert!(!found(&transit("dave", "bob", "carol")), "an address that is not confirmed");
     let mut direct = transit("bob", "bob", "carol");
@@ -152,7 +155,8 @@ fn the_way_to_a_node_behind_a_relay_is_that_of_the_relay() {
     bench.say("carol", "12 1 carol dave 192.0.2.99 655 7000001 5");
     bench.say("carol", "12 2 dave carol 192.0.2.98 655 7000001 5");
     let path = bench.node.transit_path(&transit("bob", "bob", "dave")).unwrap();
-    assert_eq!(path, TransitPath { to: name("carol"), mtu: bench.info("carol").mtu.1 });
+    let mtu = bench.info("carol").mtu.1;
+    assert_eq!(path, TransitPath::To { node: name("carol"), mtu });
     assert_eq!(bench.node.transit_path(&transit("carol", "bob", "dave")), None, "a loop");
 }
 
