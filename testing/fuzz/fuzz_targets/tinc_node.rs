@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use adit_engine::{Instant, Random};
+use adit_engine::{Instant, Random, SocketId};
 use adit_tinc::base64;
 use adit_tinc::config::{HostConfig, ServerConfig};
 use adit_tinc::keys::PrivateKey;
@@ -132,13 +132,13 @@ impl Pair {
             3 => {
                 let mut bytes = data.to_vec();
                 let from = if kind >= 128 { BOB } else { ([192, 0, 2, 3], 655) };
-                self.node.datagram(self.now, SocketAddr::from(from), &mut bytes);
+                self.node.datagram(self.now, SocketId(0), SocketAddr::from(from), &mut bytes);
             }
             4 => {
                 let mut bytes = [[0; 6], name("bob").id().0].concat();
                 let Some((kind, data)) = data.split_first() else { return };
                 if self.session.seal(*kind & 127, data, &mut bytes).is_ok() {
-                    self.node.datagram(self.now, SocketAddr::from(BOB), &mut bytes);
+                    self.node.datagram(self.now, SocketId(0), SocketAddr::from(BOB), &mut bytes);
                 }
             }
             5 => {

@@ -24,12 +24,13 @@ use adit_runtime::plane_backend::{PlaneBackend, fill_totals, gates};
 use adit_runtime::worker_count;
 use adit_tinc::config::{Forwarding, Mode, ServerConfig};
 use adit_tinc::name::NodeName;
-use adit_tinc::node::{DirectPath, Node, Traffic};
+use adit_tinc::node::{DirectPath, Node, Traffic, UdpEndpoint};
 use adit_tinc_data::packet::{OVERHEAD, Packets};
 use adit_tinc_data::{Command, DataKey, PeerSpec, Plane, Tinc, TincFormat};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+use super::data::{choose_socket, socket_id};
 use super::plane_routes::PlaneRoutes;
 use super::transits::Transits;
 
@@ -76,15 +77,15 @@ struct Carried {
 /// Where the datagrams to a node go.
 #[derive(Copy, Clone, PartialEq, Eq)]
 struct Place {
-    /// The confirmed address of the node, or of its relay.
-    address: SocketAddr,
+    /// The link to the confirmed address of the node, or of its relay.
+    link: Link,
     relay: Option<PeerId>,
 }
 
 /// Something that came up.
 pub(super) enum CameUp {
-    /// A datagram.
-    Datagram(SocketAddr, Vec<u8>),
+    /// A datagram: the socket on which it arrived, and where it came from.
+    Datagram(SocketId, SocketAddr, Vec<u8>),
     /// A record of a node: its type, and its data.
     Record(NodeName, Vec<u8>),
     /// A packet of the device.
@@ -104,7 +105,6 @@ impl Carrier {
         tun: TunDevice,
         groups: &[Vec<Arc<UdpSocket>>],
     ) -> Result<Self, Fault> {
-        let socket_id = |number: usize| SocketId(u16::try_from(number).unwrap_or(u16::MAX));
         let sockets = groups.iter().enumerate().flat_map(|(number, group)| {
             group.iter().map(move |socket| (socket_id(number), Arc::clone(socket)))
         });
@@ -196,15 +196,17 @@ impl Carrier {
 
     fn upcall(&self, upcall: Upcall<Tinc>) -> Option<CameUp> {
         match upcall {
-            Upcall::ControlPacket(link, bytes) => Some(CameUp::Datagram(link.remote(), bytes)),
+            Upcall::ControlPacket(link, bytes) => {
+                Some(CameUp::Datagram(link.socket()?, link.remote(), bytes))
+            }
             Upcall::Notice(Notice::InBand(id, record)) => {
                 Some(CameUp::Record(self.names.get(&id)?.clone(), record))
             }
             Upcall::Notice(Notice::ProbeResult(id, result)) => {
                 let carried = self.peers.get(self.names.get(&id)?)?;
                 let mtu = carried.path.as_ref().map(|path| path.mtu).or(self.transits.mtu(id))?;
-                let address = carried.place.address;
-                Some(CameUp::TooBig(address, too_big(mtu, address, result)?))
+                let to = carried.place.link.remote();
+                Some(CameUp::TooBig(to, too_big(mtu, to, result)?))
             }
             _ => None,
         }
@@ -274,8 +276,8 @@ impl Carrier {
             let relay = self.peers.get(relay).filter(|relay| relay.place.relay.is_none())?;
             return Some(Place { relay: Some(relay.id), ..relay.place });
         }
-        let address = node.confirmed_address(name).filter(|it| self.link(*it).is_some())?;
-        Some(Place { address, relay: None })
+        let link = node.confirmed_address(name).and_then(|address| self.link(address))?;
+        Some(Place { link, relay: None })
     }
 
     fn update(&mut self, name: &NodeName, node: &mut Node, at: Instant) {
@@ -315,18 +317,16 @@ impl Carrier {
     }
 
     /// Returns the link to an address; `None` if no socket has its family.
-    fn link(&self, address: SocketAddr) -> Option<Link> {
-        let of_family = |local: &SocketAddr| local.is_ipv4() == address.is_ipv4();
-        let socket = self.sockets.iter().position(of_family)?;
-        Some(Link::datagram(SocketId(u16::try_from(socket).ok()?), None, address))
+    fn link(&self, UdpEndpoint { address, socket }: UdpEndpoint) -> Option<Link> {
+        let socket = choose_socket(self.sockets.iter().copied(), address, socket)?;
+        Some(Link::datagram(socket, None, address))
     }
 
     fn set_place(&self, id: PeerId, place: Place) {
-        if let Some(relay) = place.relay {
-            self.plane().apply(Command::SetRelay(id, relay));
-        } else if let Some(link) = self.link(place.address) {
-            self.plane().apply(Command::SetLink(id, link));
-        }
+        self.plane().apply(match place.relay {
+            Some(relay) => Command::SetRelay(id, relay),
+            None => Command::SetLink(id, place.link),
+        });
     }
 
     fn add(&mut self, name: &NodeName, place: Place) {

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::task::Poll;
 
-use adit_engine::Instant;
+use adit_engine::{Instant, SocketId};
 use adit_linux::udp::{RecvBatch, Train, UdpSocket};
 use adit_runtime::control::StatusReport;
 use adit_runtime::driver::watch;
@@ -188,7 +188,7 @@ impl Data {
                     |error: &std::io::Error| error.kind() == std::io::ErrorKind::WouldBlock;
                 socket.more = !received.as_ref().is_err_and(is_empty);
                 for received in self.batch.datagrams_mut().take(received.unwrap_or(0)) {
-                    node.datagram(now, received.remote, received.data);
+                    node.datagram(now, socket_id(number), received.remote, received.data);
                 }
             }
         }
@@ -199,7 +199,9 @@ impl Data {
         let Some(carrier) = &mut self.carrier else { return Ok(()) };
         for one in carrier.take()? {
             match one {
-                CameUp::Datagram(from, mut bytes) => node.datagram(now, from, &mut bytes),
+                CameUp::Datagram(socket, from, mut bytes) => {
+                    node.datagram(now, socket, from, &mut bytes);
+                }
                 CameUp::Record(from, record) => node.carried_record(now, &from, &record),
                 CameUp::FromDevice(mut packet) => self.route_from_device(&mut packet, node, now),
                 CameUp::FromNode(from, mut packet) => {
@@ -369,10 +371,17 @@ impl Data {
         }
     }
 
-    /// Sends a datagram, with a type of service of its own if there is one. Returns whether it was too long for the network.
-    pub(super) fn send(&mut self, to: SocketAddr, payload: &[u8], tos: Option<u8>) -> bool {
-        let of_family = |socket: &&Socket| socket.socket.local_addr().is_ipv4() == to.is_ipv4();
-        let Some(socket) = self.sockets.iter().find(of_family) else {
+    /// Sends a datagram, on a certain socket and with a type of service of its own if there is one. Returns whether it was too long for the network.
+    pub(super) fn send(
+        &mut self,
+        to: SocketAddr,
+        socket: Option<SocketId>,
+        payload: &[u8],
+        tos: Option<u8>,
+    ) -> bool {
+        let locals = self.sockets.iter().map(|socket| socket.socket.local_addr());
+        let number = choose_socket(locals, to, socket).map(|SocketId(number)| number);
+        let Some(socket) = number.and_then(|number| self.sockets.get(usize::from(number))) else {
             self.counters.not_sent = self.counters.not_sent.saturating_add(1);
             return false;
         };
@@ -383,5 +392,42 @@ impl Data {
                 error.raw_os_error() == Some(rustix::io::Errno::MSGSIZE.raw_os_error())
             }
         }
+    }
+}
+
+/// Returns the number of a socket by its place in the configuration.
+pub(super) fn socket_id(number: usize) -> SocketId {
+    // They are far fewer.
+    SocketId(u16::try_from(number).unwrap_or(u16::MAX))
+}
+
+/// Returns the socket for datagrams to an address: the one where its node was heard, and otherwise the first one of its family. `locals`: the
+/// addresses of all sockets.
+pub(super) fn choose_socket(
+    mut locals: impl Iterator<Item = SocketAddr>,
+    to: SocketAddr,
+    heard_on: Option<SocketId>,
+) -> Option<SocketId> {
+    let mut of_family = || locals.position(|local| local.is_ipv4() == to.is_ipv4());
+    heard_on.or_else(|| of_family().map(socket_id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The first socket of the right family, unless the node was heard on another one.
+    #[test]
+    fn datagrams_leave_from_the_socket_where_the_node_is_heard() {
+        let locals = ["[2001:db8::1]:655", "192.0.2.1:655", "192.0.2.2:655"];
+        let choose = |to: &str, heard_on| {
+            let locals = locals.iter().map(|local| local.parse().unwrap());
+            choose_socket(locals, to.parse().unwrap(), heard_on)
+        };
+        let (first, second, third) = (socket_id(0), socket_id(1), socket_id(2));
+        assert_eq!(choose("192.0.2.9:655", None), Some(second));
+        assert_eq!(choose("192.0.2.9:655", Some(third)), Some(third));
+        assert_eq!(choose("[2001:db8::9]:655", None), Some(first));
+        assert_eq!(choose_socket(std::iter::empty(), "192.0.2.9:655".parse().unwrap(), None), None);
     }
 }

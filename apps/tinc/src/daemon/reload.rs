@@ -31,6 +31,7 @@ impl Running {
         let now = now();
         self.node.reload(now, loaded.hosts, &self.guest.with(&self.server.own.subnets));
         self.node.configure(now, &self.server);
+        self.data.router.set_settings((&self.server).into());
         self.perform(now);
         say!(1, "The configuration was read again");
         Ok(())

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use adit_runtime::control::{StatusReport, TincNode, TincReport};
 use adit_runtime::metrics::{PeerSample, SLICE, Samples, table};
 use adit_tinc::config::Mode;
-use adit_tinc::name::NodeName;
+use adit_tinc::name::{NodeId, NodeName};
 use adit_tinc::node::{CloseReason, Event, NodeInfo};
 use adit_tinc::route::DropReason;
 
@@ -120,14 +120,20 @@ fn describe(info: NodeInfo, subnets: Vec<String>, changes: &Changes) -> TincNode
 }
 
 /// Returns the number of a node in metrics, its identifier.
-fn number(info: &NodeInfo) -> u64 {
-    info.id.0.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+fn number(id: NodeId) -> u64 {
+    id.0.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+/// Returns the identifier with a number.
+fn from_number(number: u64) -> NodeId {
+    let [_, _, id @ ..] = number.to_be_bytes();
+    NodeId(id)
 }
 
 fn sample(info: &NodeInfo, changes: &Changes) -> PeerSample {
     let traffic = &info.traffic;
     PeerSample {
-        id: number(info),
+        id: number(info.id),
         name: info.name.to_string(),
         proto: path(info),
         connected: true,
@@ -204,14 +210,8 @@ impl Running {
 
     /// Returns the next reachable nodes for the metrics, in the order of their identifiers.
     pub(super) fn nodes_after(&self, after: Option<u64>) -> Vec<PeerSample> {
-        let mut infos = self.node.node_infos();
-        infos.retain(|info| {
-            let is_other = info.reachable && info.name != *self.node.name();
-            is_other && after.is_none_or(|after| number(info) > after)
-        });
-        infos.sort_unstable_by_key(number);
-        infos.truncate(SLICE);
-        infos.iter().map(|info| sample(info, &self.changes)).collect()
+        let infos = self.node.reachable_after(after.map(from_number)).take(SLICE);
+        infos.map(|info| sample(&info, &self.changes)).collect()
     }
 }
 
@@ -294,6 +294,7 @@ mod tests {
         let sample = sample(&info("bob"), &changes);
         // Specification 20.1.
         assert_eq!(sample.id, 0x0416_a26b_a554);
+        assert_eq!(from_number(sample.id), name("bob").id());
         assert_eq!((sample.received, sample.sent), ((1, 2), (3, 4)));
         assert_eq!((sample.since, sample.path_mtu, sample.proto), (Some(100), Some(1451), "udp"));
     }

@@ -182,7 +182,9 @@ impl Instance for Running {
     }
 
     fn sample_peers(&mut self, after: Option<u64>) -> Vec<PeerSample> {
-        self.data.count(&mut self.node, now());
+        if after.is_none() {
+            self.data.count(&mut self.node, now());
+        }
         self.nodes_after(after)
     }
 }
@@ -254,8 +256,8 @@ impl Running {
                 Output::Join { connection, address, key, rest } => {
                     self.join(connection, address, key, &rest, now);
                 }
-                Output::Datagram { to, bytes, tos, .. } => {
-                    if self.data.send(to, &bytes, tos) {
+                Output::Datagram { to, socket, bytes, tos, .. } => {
+                    if self.data.send(to, socket, &bytes, tos) {
                         self.node.too_big(now, to, bytes.len());
                     }
                     self.node.recycle(bytes);

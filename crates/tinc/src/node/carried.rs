@@ -9,14 +9,13 @@
 //! stop, because such a record must not be overtaken by many others: the node waits for [`Node::set_carried`].
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
 
 use adit_engine::Instant;
 
-use super::Node;
 use super::control::Traffic;
 use super::payload::{Arrival, IDS, RELAY_MINOR, Way};
 use super::transit::{MAX_TRANSITS, Transit};
+use super::{Node, UdpEndpoint};
 use crate::config::Mode;
 use crate::meta::{AddressToken, Options};
 use crate::name::{NodeId, NodeName};
@@ -98,9 +97,9 @@ impl Node {
         self.peers.keys()
     }
 
-    /// Returns the address from which datagrams of a node come, if the node has answered there.
-    pub fn confirmed_address(&self, name: &NodeName) -> Option<SocketAddr> {
-        self.peers.get(name).and_then(|peer| peer.udp.address.filter(|_| peer.udp.confirmed))
+    /// Returns the address from which datagrams of a node come, if the node has answered there, and the socket on which they arrive.
+    pub fn confirmed_address(&self, name: &NodeName) -> Option<UdpEndpoint> {
+        self.peers.get(name).and_then(|peer| peer.udp.endpoint().filter(|_| peer.udp.confirmed))
     }
 
     /// Returns the way to a node by UDP in router and switch mode. `None` while packets have to take the way of [`Node::send_packet`]: without a
@@ -175,9 +174,11 @@ impl Node {
     }
 
     /// Returns whether records for a node that go to this address, or where its datagrams usually go, are sealed by another layer.
-    pub(super) fn is_carried_at(&self, name: &NodeName, address: Option<SocketAddr>) -> bool {
+    pub(super) fn is_carried_at(&self, name: &NodeName, address: Option<UdpEndpoint>) -> bool {
         self.peers.get(name).is_some_and(|peer| {
-            peer.carried && peer.udp.confirmed && (address.is_none() || address == peer.udp.address)
+            peer.carried
+                && peer.udp.confirmed
+                && (address.is_none() || address == peer.udp.endpoint())
         })
     }
 
@@ -198,7 +199,7 @@ impl Node {
         self.now = now;
         let Some((kind, data)) = record.split_first() else { return };
         let arrival = match self.confirmed_address(from) {
-            Some(address) => Arrival::Direct(address),
+            Some(at) => Arrival::Direct(at),
             None => Arrival::Relayed,
         };
         self.opened(from, *kind, data, arrival);

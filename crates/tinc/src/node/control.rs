@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::ops::Bound;
 use std::time::Duration;
 
 use adit_engine::Instant;
@@ -72,6 +73,13 @@ impl Node {
     pub fn node_infos(&self) -> Vec<NodeInfo> {
         let names: BTreeSet<&NodeName> = self.graph.nodes().chain(self.hosts.keys()).collect();
         names.into_iter().map(|name| self.node_info(name)).collect()
+    }
+
+    /// Returns a description of the other reachable nodes whose identifiers are higher than `after`, in the order of their identifiers.
+    pub fn reachable_after(&self, after: Option<NodeId>) -> impl Iterator<Item = NodeInfo> {
+        let first = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let names = self.by_id.range((first, Bound::Unbounded)).map(|(_, name)| name);
+        names.filter(|name| self.peers.contains_key(*name)).map(|name| self.node_info(name))
     }
 
     fn node_info(&self, name: &NodeName) -> NodeInfo {

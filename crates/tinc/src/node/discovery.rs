@@ -9,7 +9,7 @@ use std::time::Duration;
 use adit_engine::Instant;
 
 use super::mtu::Probes;
-use super::{Event, Node, after, count};
+use super::{Event, Node, UdpEndpoint, after, count};
 use crate::legacy::FIRST_MINOR;
 use crate::meta::{MIN_MTU, Options};
 use crate::name::NodeName;
@@ -89,7 +89,7 @@ impl Node {
         if report.is_some() {
             peer.udp.report_at = after(now, keepalive.saturating_sub(REPORT_MARGIN));
         }
-        let address = peer.udp.address;
+        let address = peer.udp.endpoint();
         let due = now >= peer.udp.probe_at;
         if due {
             peer.udp.probe_at = after(now, if confirmed { keepalive } else { interval });
@@ -104,12 +104,13 @@ impl Node {
                 && self.config.local_discovery
                 && let Some(local) = self.local_address(name)
             {
+                let local = UdpEndpoint { address: local, socket: None };
                 self.send_probe(name, MIN_PROBE, Some(local));
             }
         }
     }
 
-    fn send_probe(&mut self, name: &NodeName, len: usize, to: Option<SocketAddr>) {
+    fn send_probe(&mut self, name: &NodeName, len: usize, to: Option<UdpEndpoint>) {
         let mut probe = self.buffer();
         probe.resize(len.max(MIN_PROBE), REQUEST);
         self.random.fill(probe.get_mut(ZEROS..).unwrap_or_default());
@@ -142,28 +143,31 @@ impl Node {
         }
     }
 
-    /// An authentic record of a node arrived from an address.
-    pub(super) fn seen_at(&mut self, name: &NodeName, address: SocketAddr, len: usize) {
+    /// An authentic record of a node arrived from an address, on a socket.
+    pub(super) fn seen_at(&mut self, name: &NodeName, at: UdpEndpoint, len: usize) {
         let Some(peer) = self.peers.get_mut(name) else { return };
         peer.udp.largest = peer.udp.largest.max(u16::try_from(len).unwrap_or(u16::MAX));
-        if peer.udp.address == Some(address) {
+        if peer.udp.endpoint() == Some(at) {
             return;
         }
-        self.unconfirm(name);
+        if peer.udp.address != Some(at.address) {
+            self.unconfirm(name);
+        }
         if let Some(peer) = self.peers.get_mut(name) {
-            peer.udp.address = Some(address);
+            (peer.udp.address, peer.udp.socket) = (Some(at.address), at.socket);
+            self.changed_paths.add(name);
         }
     }
 
     /// Handles a probe.
-    pub(super) fn probe_received(&mut self, name: &NodeName, address: SocketAddr, probe: &[u8]) {
+    pub(super) fn probe_received(&mut self, name: &NodeName, at: UdpEndpoint, probe: &[u8]) {
         let len = u16::try_from(probe.len()).unwrap_or(u16::MAX);
         match probe.first() {
             _ if probe.len() < MIN_PROBE => count(&mut self.counters.refused_packets),
             Some(&REQUEST) if self.minor(name) >= WITH_LENGTH_MINOR => {
                 let random = probe.get(ZEROS..).and_then(<[u8]>::first_chunk).copied();
                 let answer = answer(len, random.unwrap_or_default());
-                self.seal(name, PROBE, &answer, Some(address));
+                self.seal(name, PROBE, &answer, Some(at));
             }
             Some(&REQUEST) => {
                 let mut answer = self.buffer();
@@ -171,13 +175,17 @@ impl Node {
                 if let Some(kind) = answer.first_mut() {
                     *kind = SAME_LENGTH;
                 }
-                self.seal(name, PROBE, &answer, Some(address));
+                self.seal(name, PROBE, &answer, Some(at));
                 self.recycle(answer);
             }
-            Some(&SAME_LENGTH) => self.probe_answered(name, address, len),
+            Some(&SAME_LENGTH) => self.probe_answered(name, at.address, len),
             Some(&WITH_LENGTH) => {
                 let bytes = probe.get(1..).and_then(<[u8]>::first_chunk).copied();
-                self.probe_answered(name, address, u16::from_be_bytes(bytes.unwrap_or_default()));
+                self.probe_answered(
+                    name,
+                    at.address,
+                    u16::from_be_bytes(bytes.unwrap_or_default()),
+                );
             }
             _ => count(&mut self.counters.refused_packets),
         }
@@ -272,9 +280,9 @@ impl Node {
     }
 
     /// Chooses the address for a datagram: the confirmed one, or in turns the last known one and those in edges.
-    pub(super) fn choose_address(&mut self, name: &NodeName) -> Option<SocketAddr> {
+    pub(super) fn choose_address(&mut self, name: &NodeName) -> Option<UdpEndpoint> {
         let peer = self.peers.get_mut(name)?;
-        let current = peer.udp.address;
+        let current = peer.udp.endpoint();
         if peer.udp.confirmed {
             return current;
         }
@@ -288,7 +296,7 @@ impl Node {
             .edges_of(name)
             .filter_map(|(other, _)| self.graph.edge(other, name)?.address.socket());
         let seen: Vec<SocketAddr> = seen.filter(|address| self.has_family(address)).collect();
-        self.pick(&seen).or(current)
+        self.pick(&seen).map(|address| UdpEndpoint { address, socket: None }).or(current)
     }
 
     /// Returns one of the addresses that a node has in its own network.

@@ -74,7 +74,7 @@ impl Node {
             && let Some(peer) = self.peers.get_mut(from)
             && !peer.udp.confirmed
         {
-            peer.udp.address = Some(address);
+            peer.udp.set_address(address);
         }
         self.send_udp_info(from, to);
     }

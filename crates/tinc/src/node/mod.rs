@@ -66,6 +66,7 @@ pub use control::{ConnectionInfo, NodeInfo, Traffic};
 pub use limits::Excess;
 pub use output::{CloseReason, ConnectionId, Event, Output, Script};
 pub use payload::{DATAGRAM_EXTRA, FRAME, MAX_PACKET, PACKET};
+pub use peer::UdpEndpoint;
 pub use transit::{Transit, TransitPath};
 
 /// The number of connections that a node has at most, with those whose peer has not proved yet who it is.
@@ -171,7 +172,7 @@ pub struct Node {
     recent: BTreeMap<NodeName, VecDeque<SocketAddr>>,
     /// The other reachable nodes.
     peers: BTreeMap<NodeName, Peer>,
-    by_id: HashMap<NodeId, NodeName>,
+    by_id: BTreeMap<NodeId, NodeName>,
     /// The nodes with a confirmed UDP address.
     by_address: HashMap<SocketAddr, NodeName>,
     /// The nodes whose direct path may have changed.
@@ -230,7 +231,7 @@ impl Node {
             choose_at: now,
             recent: BTreeMap::new(),
             peers: BTreeMap::new(),
-            by_id: HashMap::from([(own.id(), own.clone())]),
+            by_id: BTreeMap::from([(own.id(), own.clone())]),
             by_address: HashMap::new(),
             changed_paths: ChangedPaths::default(),
             outputs: VecDeque::new(),

@@ -2,6 +2,8 @@
 
 use std::net::SocketAddr;
 
+use adit_engine::SocketId;
+
 use crate::keys::PublicKey;
 use crate::legacy::VersionError;
 use crate::meta::{IdError, MessageError};
@@ -62,6 +64,8 @@ pub enum Output {
     Datagram {
         /// The destination.
         to: SocketAddr,
+        /// The socket to send it on. Without one, any of the destination's family will do, always the same.
+        socket: Option<SocketId>,
         /// The datagram. [`super::Node::recycle`] takes the buffer back.
         bytes: Vec<u8>,
         /// Do not let it be fragmented, and report with [`super::Node::too_big`] if it does not fit.

@@ -5,11 +5,11 @@
 
 use std::net::SocketAddr;
 
-use adit_engine::Instant;
+use adit_engine::{Instant, SocketId};
 
 use super::discovery::PROBE;
 use super::peer::MAX_HELD;
-use super::{ConnectionId, Node, Output, canonical, count, is_router};
+use super::{ConnectionId, Node, Output, UdpEndpoint, canonical, count, is_router};
 use crate::base64;
 use crate::legacy::FIRST_MINOR;
 use crate::meta::{KeyRequest, Message, Options, Token};
@@ -48,8 +48,8 @@ pub(super) enum Way {
 /// How a record arrived.
 #[derive(Copy, Clone)]
 pub(super) enum Arrival {
-    /// In a datagram from its source, at this address.
-    Direct(SocketAddr),
+    /// In a datagram from its source, at this address and on this socket.
+    Direct(UdpEndpoint),
     /// Through other nodes.
     Relayed,
 }
@@ -62,10 +62,11 @@ impl Node {
         self.finish();
     }
 
-    /// A datagram arrived. It is decrypted in place.
-    pub fn datagram(&mut self, now: Instant, from: SocketAddr, bytes: &mut [u8]) {
+    /// A datagram arrived on a socket. It is decrypted in place.
+    pub fn datagram(&mut self, now: Instant, socket: SocketId, from: SocketAddr, bytes: &mut [u8]) {
         self.now = now;
-        self.datagram_received(canonical(from), bytes);
+        let from = UdpEndpoint { address: canonical(from), socket: Some(socket) };
+        self.datagram_received(from, bytes);
         self.finish();
     }
 
@@ -164,7 +165,7 @@ impl Node {
         to: &NodeName,
         kind: u8,
         data: &[u8],
-        address: Option<SocketAddr>,
+        address: Option<UdpEndpoint>,
     ) -> bool {
         let own = self.own.clone();
         let way = match address {
@@ -248,7 +249,7 @@ impl Node {
         from: &NodeName,
         to: &NodeName,
         mut bytes: Vec<u8>,
-        address: Option<SocketAddr>,
+        address: Option<UdpEndpoint>,
         tos: Option<u8>,
     ) {
         let (source, destination) = (self.id_of(from), self.id_of(to));
@@ -261,7 +262,8 @@ impl Node {
             Way::Udp { relay, direct } => {
                 write(if direct { NodeId::DIRECT } else { destination });
                 let options = self.options(&relay);
-                let Some(to) = address.or_else(|| self.choose_address(&relay)) else {
+                let chosen = address.or_else(|| self.choose_address(&relay));
+                let Some(UdpEndpoint { address: to, socket }) = chosen else {
                     count(&mut self.counters.unreachable);
                     return self.recycle(bytes);
                 };
@@ -269,7 +271,7 @@ impl Node {
                     bytes.drain(..IDS.min(bytes.len()));
                 }
                 let dont_fragment = options.has(Options::PMTU_DISCOVERY);
-                self.outputs.push_back(Output::Datagram { to, bytes, dont_fragment, tos });
+                self.outputs.push_back(Output::Datagram { to, socket, bytes, dont_fragment, tos });
             }
             Way::Tcp { next_hop } => {
                 write(destination);
@@ -306,12 +308,12 @@ impl Node {
         }
     }
 
-    fn datagram_received(&mut self, address: SocketAddr, bytes: &mut [u8]) {
-        let known = self.by_address.get(&address).cloned();
+    fn datagram_received(&mut self, at: UdpEndpoint, bytes: &mut [u8]) {
+        let known = self.by_address.get(&at.address).cloned();
         if let Some(node) = &known
             && self.minor(node) < RELAY_MINOR
         {
-            self.open(node, bytes, Arrival::Direct(address), true);
+            self.open(node, bytes, Arrival::Direct(at), true);
             return;
         }
         let Some((prefix, record)) = bytes.split_first_chunk_mut::<IDS>() else {
@@ -325,7 +327,7 @@ impl Node {
             let Some(node) = source.or(known) else {
                 return count(&mut self.counters.unknown_senders);
             };
-            self.open(&node, record, Arrival::Direct(address), trusted);
+            self.open(&node, record, Arrival::Direct(at), trusted);
             return;
         }
         let (Some(hop), Some(from)) = (known, source) else {
@@ -435,10 +437,10 @@ impl Node {
 
     /// Handles an authentic record.
     pub(super) fn opened(&mut self, from: &NodeName, kind: u8, data: &[u8], arrival: Arrival) {
-        if let Arrival::Direct(address) = arrival {
-            self.seen_at(from, address, data.len());
+        if let Arrival::Direct(at) = arrival {
+            self.seen_at(from, at, data.len());
             if kind == PROBE {
-                return self.probe_received(from, address, data);
+                return self.probe_received(from, at, data);
             }
         }
         if let Some(peer) = self.peers.get_mut(from) {

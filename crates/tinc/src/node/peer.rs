@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use adit_engine::Instant;
+use adit_engine::{Instant, SocketId};
 
 use super::carried::Deferred;
 use super::mtu::PathMtu;
@@ -49,10 +49,22 @@ pub struct Traffic {
     pub bytes_out: u64,
 }
 
+/// An address of a node, and the socket of this node that the address is used with.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct UdpEndpoint {
+    /// The address.
+    pub address: SocketAddr,
+    /// The socket on which datagrams from the address arrive; `None` if none has arrived. A firewall or NAT in front of the node accepts only
+    /// those that come from the address of this socket.
+    pub socket: Option<SocketId>,
+}
+
 /// Where datagrams to a node go.
 #[derive(Debug)]
 pub(super) struct UdpPath {
     pub(super) address: Option<SocketAddr>,
+    /// The socket on which the node was last heard from the address.
+    pub(super) socket: Option<SocketId>,
     /// The node answered a probe from this address.
     pub(super) confirmed: bool,
     /// The number of datagrams to an unconfirmed address.
@@ -79,6 +91,7 @@ impl Peer {
     ) -> Self {
         let udp = UdpPath {
             address,
+            socket: None,
             confirmed: false,
             attempts: 0,
             probe_at: now,
@@ -106,6 +119,19 @@ impl Peer {
 
     pub(super) fn is_established(&self) -> bool {
         self.session.as_ref().is_some_and(|session| session.sptps.is_established())
+    }
+}
+
+impl UdpPath {
+    pub(super) fn endpoint(&self) -> Option<UdpEndpoint> {
+        self.address.map(|address| UdpEndpoint { address, socket: self.socket })
+    }
+
+    /// Takes over an address that other nodes have named.
+    pub(super) fn set_address(&mut self, address: SocketAddr) {
+        if self.address.replace(address) != Some(address) {
+            self.socket = None;
+        }
     }
 }
 

@@ -62,7 +62,7 @@ impl Node {
         let hop = &transit.hop;
         let (from, to) = self.transit_ends(transit)?;
         let address = self.confirmed_address(hop)?;
-        if self.by_address.get(&address) != Some(hop) || self.minor(hop) < RELAY_MINOR {
+        if self.by_address.get(&address.address) != Some(hop) || self.minor(hop) < RELAY_MINOR {
             return None;
         }
         if *to == self.own {

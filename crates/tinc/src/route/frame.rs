@@ -61,10 +61,15 @@ impl Router {
         })
     }
 
-    /// Learns the sender of a frame from the device.
+    /// Learns the sender of a frame from the device, unless it is configured.
     pub(super) fn learn(&mut self, frame: &[u8], now: Instant) {
-        if let Some(header) = Ethernet::parse(frame).filter(|header| header.source.is_station()) {
-            self.stations.learn(header.source, now);
+        let configured = |mac: &Mac| {
+            let address = SubnetAddress::Mac(mac.0);
+            self.settings.own_stations.iter().any(|subnet| subnet.address() == address)
+        };
+        let source = Ethernet::parse(frame).map(|header| header.source);
+        if let Some(mac) = source.filter(|mac| mac.is_station() && !configured(mac)) {
+            self.stations.learn(mac, now, self.settings.mac_expire);
         }
     }
 
@@ -83,7 +88,12 @@ impl Router {
     /// [`Router::due`].
     pub fn expire(&mut self, now: Instant) -> Vec<Subnet> {
         let gone = self.stations.expire(now, self.settings.mac_expire);
-        gone.into_iter().map(subnet).collect()
+        // A station may have been configured after it was learnt.
+        gone.into_iter().map(subnet).filter(|subnet| !self.is_configured(subnet)).collect()
+    }
+
+    fn is_configured(&self, subnet: &Subnet) -> bool {
+        self.settings.own_stations.contains(subnet)
     }
 
     /// Returns when to call [`Router::expire`].
@@ -95,7 +105,8 @@ impl Router {
     /// learnt, and is to be removed from the own subnets.
     pub fn forget(&mut self, announced: &Subnet) -> Option<Subnet> {
         let SubnetAddress::Mac(mac) = announced.address() else { return None };
-        self.stations.forget(Mac(mac)).then(|| subnet(Mac(mac)))
+        let moved = self.stations.forget(Mac(mac)).then(|| subnet(Mac(mac)));
+        moved.filter(|subnet| !self.is_configured(subnet))
     }
 
     /// Returns the number of stations that were not learnt because there were too many.

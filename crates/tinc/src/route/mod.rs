@@ -75,6 +75,8 @@ pub struct Settings {
     pub tunnel_server: bool,
     /// The time after which a station that sent nothing is forgotten, in switch mode.
     pub mac_expire: Duration,
+    /// The stations among the own node's configured subnets, which are neither learnt nor forgotten.
+    pub own_stations: Vec<Subnet>,
     /// The device is a TAP device, whose packets are frames also in router mode.
     pub is_tap: bool,
 }
@@ -90,6 +92,7 @@ impl From<&ServerConfig> for Settings {
             decrement_ttl: config.decrement_ttl,
             tunnel_server: config.tunnel_server,
             mac_expire: config.mac_expire,
+            own_stations: stations::of(&config.own.subnets),
             is_tap: match config.device_type {
                 Some(kind) => kind == DeviceType::Tap,
                 None => config.mode != Mode::Router,

@@ -6,10 +6,12 @@ use std::time::Duration;
 use adit_engine::Instant;
 use adit_wire::ethernet::Mac;
 
+use crate::subnet::{Subnet, SubnetAddress};
+
 /// The number of stations that are learnt. Each becomes a subnet that all nodes of the net store.
 pub const MAX_STATIONS: usize = 8192;
 
-/// The time between two searches for stations that sent nothing.
+/// The time between two searches for stations that sent nothing, unless they are forgotten sooner.
 pub const EXPIRY_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The stations behind the device, and when each sent its last frame.
@@ -24,7 +26,7 @@ pub(super) struct Stations {
 }
 
 impl Stations {
-    pub(super) fn learn(&mut self, mac: Mac, now: Instant) {
+    pub(super) fn learn(&mut self, mac: Mac, now: Instant, keep: Duration) {
         if let Some(seen) = self.seen.get_mut(&mac) {
             *seen = now;
             return;
@@ -38,7 +40,7 @@ impl Stations {
         }
         self.seen.insert(mac, now);
         self.learnt = Some(mac);
-        self.due = self.due.or(Some(next_search(now)));
+        self.due = self.due.or(Some(next_search(now, keep)));
     }
 
     pub(super) fn take_learnt(&mut self) -> Option<Mac> {
@@ -65,7 +67,7 @@ impl Stations {
             gone.retain(|mac| *mac != learnt);
             self.learnt = None;
         }
-        self.due = (!self.seen.is_empty()).then(|| next_search(now));
+        self.due = (!self.seen.is_empty()).then(|| next_search(now, keep));
         gone
     }
 
@@ -86,7 +88,13 @@ impl Stations {
     }
 }
 
+/// Returns the subnets that are stations.
+pub(super) fn of(subnets: &[Subnet]) -> Vec<Subnet> {
+    let is_station = |subnet: &&Subnet| matches!(subnet.address(), SubnetAddress::Mac(_));
+    subnets.iter().filter(is_station).copied().collect()
+}
+
 #[allow(clippy::arithmetic_side_effects)] // The sum is saturated.
-fn next_search(now: Instant) -> Instant {
-    now + EXPIRY_INTERVAL
+fn next_search(now: Instant, keep: Duration) -> Instant {
+    now + keep.min(EXPIRY_INTERVAL)
 }

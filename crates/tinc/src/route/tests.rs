@@ -551,6 +551,37 @@ fn stations_are_learnt_from_the_device_alone_and_forgotten() {
     assert_eq!(router.due(), None);
 }
 
+/// A station in the own host file is announced as long as it is there, however long it sends nothing.
+#[test]
+fn a_configured_station_is_neither_learnt_nor_forgotten() {
+    let net = Net::new();
+    let view = net.view();
+    let subnet = |text: &str| text.parse::<Subnet>().unwrap();
+    let settings = |subnets: &[&str]| {
+        let mut config = ServerConfig { mode: Mode::Switch, ..ServerConfig::default() };
+        config.own.subnets = subnets.iter().map(|text| subnet(text)).collect();
+        Settings::from(&config)
+    };
+    let later = NOW + Duration::from_secs(700);
+    for weight in ["", "#5"] {
+        let file = [&*format!("02:00:00:00:00:06{weight}"), "10.1.0.0/16"];
+        let mut router = Router::new(settings(&file));
+        router.from_device(&mut frame(6, 2, 0x88b5, b""), &view, NOW);
+        assert_eq!((router.take_learnt(), router.due()), (None, None), "weight {weight}");
+        // A station that was learnt is configured afterwards. The subnet of another weight is another one, and is withdrawn.
+        let learnt = subnet("02:00:00:00:00:06");
+        let expected = Some(learnt).filter(|_| !weight.is_empty());
+        for moves in [false, true] {
+            let mut router = Router::new(settings(&[]));
+            router.from_device(&mut frame(6, 2, 0x88b5, b""), &view, NOW);
+            assert_eq!(router.take_learnt(), Some(learnt));
+            router.set_settings(settings(&file));
+            let withdrawn = if moves { router.forget(&learnt) } else { router.expire(later).pop() };
+            assert_eq!(withdrawn, expected, "weight {weight}, moves: {moves}");
+        }
+    }
+}
+
 #[test]
 fn a_flood_of_stations_takes_bounded_memory() {
     let net = Net::new();

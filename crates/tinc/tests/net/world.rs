@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use adit_engine::{Instant, Random};
+use adit_engine::{Instant, Random, SocketId};
 use adit_sim::{Impairment, Pipe};
 use adit_tinc::aead::Cipher;
 use adit_tinc::config::{Address, HostConfig, ServerConfig};
@@ -221,7 +221,7 @@ impl World {
             })
             .collect();
         for (from, to, mut bytes) in arrived {
-            self.hosts[to].node.datagram(self.now, address(from), &mut bytes);
+            self.hosts[to].node.datagram(self.now, SocketId(0), address(from), &mut bytes);
             self.perform(to);
         }
         for host in 0..self.hosts.len() {

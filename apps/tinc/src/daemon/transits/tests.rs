@@ -147,7 +147,7 @@ impl Net {
             }
             Output::Datagram { to, mut bytes, .. } => {
                 if let Some(other) = host_at(to).filter(|_| bytes.len() <= WIDTH) {
-                    self.nodes[other].datagram(self.now, address(host), &mut bytes);
+                    self.nodes[other].datagram(self.now, SocketId(0), address(host), &mut bytes);
                 }
             }
             _ => {}
@@ -210,11 +210,12 @@ impl Bed {
                 (Some(at), None) => {
                     let id =
                         PeerId(NAMES.iter().position(|it| changed.as_str() == *it).unwrap() as u32);
-                    let spec = PeerSpec { float: Float::Refuse, ..PeerSpec::plain(link(at)) };
+                    let spec =
+                        PeerSpec { float: Float::Refuse, ..PeerSpec::plain(link(at.address)) };
                     plane.apply(Command::AddPeer(id, spec));
                     self.peers.insert(changed.clone(), id);
                 }
-                (Some(at), Some(id)) => plane.apply(Command::SetLink(id, link(at))),
+                (Some(at), Some(id)) => plane.apply(Command::SetLink(id, link(at.address))),
                 (None, Some(id)) => {
                     plane.apply(Command::DelPeer(id));
                     self.peers.remove(changed);
@@ -231,7 +232,7 @@ impl Bed {
     fn by_node(&mut self, from: SocketAddr, segment: usize, train: &[u8]) -> Vec<Sent> {
         for datagram in train.chunks(segment) {
             let now = self.net.now;
-            self.net.relay().datagram(now, from, &mut datagram.to_vec());
+            self.net.relay().datagram(now, SocketId(0), from, &mut datagram.to_vec());
         }
         self.net.pump();
         std::mem::take(&mut self.net.relayed)

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use adit_engine::{Instant, Random};
+use adit_engine::{Instant, Random, SocketId};
 
 use crate::base64;
 use crate::config::{HostConfig, ServerConfig};
@@ -434,7 +434,7 @@ impl Bench {
     }
 
     pub(super) fn send_datagram(&mut self, from: SocketAddr, bytes: &mut [u8]) {
-        self.node.datagram(self.now, from, bytes);
+        self.node.datagram(self.now, SocketId(0), from, bytes);
         self.pump();
     }
 

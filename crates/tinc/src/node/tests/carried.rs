@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use adit_engine::SocketId;
+
 use super::bench::{Bench, RemoteSession, address, ipv4, name};
 use crate::config::Mode;
 use crate::meta::Options;
 use crate::node::mtu::PathMtu;
-use crate::node::{DirectPath, Event, Output, Traffic};
+use crate::node::{DirectPath, Event, Output, Traffic, UdpEndpoint};
 
 /// A neighbour bob, to which packets go directly.
 fn with_bob(change: impl FnOnce(&mut crate::node::NodeConfig)) -> (Bench, RemoteSession) {
@@ -60,7 +62,8 @@ fn a_direct_path_needs_all_that_packets_need() {
     let found = path(&bench).unwrap();
     assert_eq!((found.own, found.peer), (name("alice").id(), name("bob").id()));
     assert_eq!((found.mtu, found.clamp_mss), (bench.info("bob").mtu.1, true));
-    assert_eq!(bench.node.confirmed_address(&name("bob")), Some(address("bob")));
+    let confirmed = UdpEndpoint { address: address("bob"), socket: Some(SocketId(0)) };
+    assert_eq!(bench.node.confirmed_address(&name("bob")), Some(confirmed));
     assert_eq!(bench.node.reachable().collect::<Vec<_>>(), [&name("bob")]);
     assert!(bench.node.direct_path(bench.now, &name("alice")).is_none());
     assert!(bench.node.direct_path(bench.now, &name("dave")).is_none());

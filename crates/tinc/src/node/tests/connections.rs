@@ -490,3 +490,25 @@ fn a_reload_announces_changes_and_closes_changed_nodes() {
     assert!(!bench.is_open(carol));
     let _: &Node = &bench.node;
 }
+
+/// A scrape of the metrics takes the reachable nodes in slices.
+#[test]
+fn reachable_nodes_are_described_in_the_order_of_their_identifiers() {
+    let mut bench = Bench::new();
+    bench.join("bob");
+    bench.edges("bob", &[("bob", "dave"), ("dave", "carol"), ("erin", "frank")]);
+    let mut expected = ["bob", "carol", "dave"].map(|node| (name(node).id(), name(node)));
+    expected.sort();
+    let mut after = None;
+    for (id, node) in expected {
+        let first = bench.node.reachable_after(after).next().expect("a node");
+        assert_eq!((first.id, &first.name), (id, &node));
+        after = Some(id);
+    }
+    assert!(bench.node.reachable_after(after).next().is_none());
+    assert_eq!(
+        bench.node.reachable_after(None).count(),
+        3,
+        "neither alice nor those behind no edge"
+    );
+}

@@ -1,7 +1,10 @@
 //! Section 11: probes, path MTU, UDP_INFO and MTU_INFO.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
+
+use adit_engine::SocketId;
 
 use super::bench::{Bench, RemoteSession, address, ipv4, name};
 use crate::node::{Event, Output};
@@ -145,6 +148,49 @@ fn local_addresses_are_probed_too() {
         let sent = probes(&mut bench, &mut session);
         assert_eq!(sent.iter().any(|(to, _)| *to == local), enabled);
     }
+}
+
+/// Section 19, rule 6: a firewall in front of the node accepts answers only from the address that the node has sent to.
+#[test]
+fn datagrams_leave_from_the_socket_where_the_node_is_heard() {
+    let (mut bench, mut session) = with_bob();
+    let sockets = |bench: &mut Bench| {
+        let outputs = bench.outputs().into_iter();
+        let sockets = outputs.filter_map(|output| match output {
+            Output::Datagram { to, socket, .. } if to == address("bob") => Some(socket),
+            _ => None,
+        });
+        sockets.collect::<BTreeSet<_>>()
+    };
+    // Bob sends a record to another socket of this node.
+    let hear = |bench: &mut Bench, session: &mut RemoteSession, socket, record: &[u8]| {
+        let mut bytes = [[0; 6], name("bob").id().0].concat();
+        session.sptps.seal(record[0], &record[1..], &mut bytes).unwrap();
+        bench.node.datagram(bench.now, SocketId(socket), address("bob"), &mut bytes);
+        bench.pump();
+    };
+    let (packet, request) = ([&[0][..], &ipv4(50)].concat(), [&[4][..], &[0; 18]].concat());
+    let answer = [&[4, 2, 0, 18][..], &[0; 15]].concat();
+    bench.packet("bob", &ipv4(50));
+    assert_eq!(sockets(&mut bench), [None].into(), "not heard yet");
+    hear(&mut bench, &mut session, 1, &request);
+    assert_eq!(sockets(&mut bench), [Some(SocketId(1))].into(), "the answer to a probe");
+    hear(&mut bench, &mut session, 1, &answer);
+    assert!(bench.info("bob").udp_confirmed);
+    bench.wait(11);
+    bench.packet("bob", &ipv4(50));
+    assert_eq!(sockets(&mut bench), [Some(SocketId(1))].into());
+    hear(&mut bench, &mut session, 0, &packet);
+    bench.packet("bob", &ipv4(50));
+    bench.wait(11);
+    assert_eq!(sockets(&mut bench), [Some(SocketId(0))].into());
+    assert!(bench.info("bob").udp_confirmed, "the path is the same");
+    // A new address may not have sent anything to this socket.
+    let path = &mut bench.node.peers.get_mut(&name("bob")).unwrap().udp;
+    path.set_address(address("bob"));
+    assert_eq!(path.socket, Some(SocketId(0)));
+    path.set_address(address("carol"));
+    assert_eq!(path.socket, None);
 }
 
 /// Section 10.6: an unconfirmed node is tried at its last address every third time, else at those in edges.
