@@ -30,7 +30,7 @@ const BLOCK: usize = 64;
 pub const AES_256_GCM_NUMBER: i32 = 901;
 
 /// A cipher of sessions.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cipher {
     /// tinc's cipher.
     #[default]

@@ -6,7 +6,7 @@ use adit_tinc::node::Event;
 /// Logs an event.
 pub(super) fn log(event: &Event) {
     match event {
-        Event::Connected { node, address } => {
+        Event::Connected { node, address, .. } => {
             say!(2, "Connection with {node} ({} port {}) activated", address.ip(), address.port());
         }
         Event::Disconnected { node, address, reason } => {

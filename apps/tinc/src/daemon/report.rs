@@ -2,11 +2,14 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use adit_engine::Instant;
+use adit_runtime::clock::{now, unix_time};
 use adit_runtime::control::{StatusReport, TincNode, TincReport};
-use adit_runtime::metrics::{PeerSample, SLICE, Samples, table};
+use adit_runtime::metrics::{Durations, PeerSample, SLICE, Samples, table};
+use adit_tinc::aead::Cipher;
 use adit_tinc::config::Mode;
 use adit_tinc::name::{NodeId, NodeName};
-use adit_tinc::node::{CloseReason, Event, NodeInfo};
+use adit_tinc::node::{CloseReason, Event, MAX_CONNECTIONS, MAX_UNAUTHENTICATED, NodeInfo, Totals};
 use adit_tinc::route::DropReason;
 
 use super::rows::{Changes, SPTPS_MINOR};
@@ -17,6 +20,8 @@ use super::running::Running;
 pub(super) struct Statistics {
     successful: u64,
     failed: BTreeMap<&'static str, u64>,
+    durations: Durations,
+    rekeys: u64,
     /// The neighbours with a connection, whose end is no failed handshake.
     neighbours: HashSet<NodeName>,
     pub(super) learned_keys: u64,
@@ -26,8 +31,9 @@ impl Statistics {
     /// Takes note of an event.
     pub(super) fn record(&mut self, event: &Event) {
         match event {
-            Event::Connected { node, .. } => {
+            Event::Connected { node, took, .. } => {
                 self.successful = self.successful.saturating_add(1);
+                self.durations.record(*took);
                 self.neighbours.insert(node.clone());
             }
             Event::Disconnected { node, reason, .. } => {
@@ -37,6 +43,7 @@ impl Statistics {
                     *count = count.saturating_add(1);
                 }
             }
+            Event::KeysRenewed(_) => self.rekeys = self.rekeys.saturating_add(1),
             Event::KeyLearned { .. } => self.learned_keys = self.learned_keys.saturating_add(1),
             _ => {}
         }
@@ -48,6 +55,25 @@ impl Statistics {
         for (reason, count) in &self.failed {
             samples.count(&table::HANDSHAKES, ["failure", reason], *count);
         }
+        samples.durations(&table::HANDSHAKE_DURATION, [], &self.durations);
+        samples.count(&table::REKEYS, ["success"], self.rekeys);
+        samples.count(&table::TINC_LEARNED_KEYS, [], self.learned_keys);
+    }
+}
+
+/// Adds what a node knows and has to the samples. Each cipher has a sample, also without sessions.
+fn measure_node(totals: &Totals, samples: &mut Samples) {
+    samples.count(&table::TINC_NODES, [], totals.nodes as u64);
+    for cipher in [Cipher::ChaCha20Poly1305, Cipher::Aes256Gcm] {
+        let sessions = totals.sessions.get(&cipher).copied().unwrap_or(0);
+        samples.count(&table::TINC_SESSIONS, [&cipher.to_string()], sessions as u64);
+    }
+    for (queue, length, limit) in [
+        ("connections", totals.connections, MAX_CONNECTIONS),
+        ("handshakes", totals.unauthenticated, MAX_UNAUTHENTICATED),
+    ] {
+        samples.count(&table::QUEUE_LENGTH, [queue], length as u64);
+        samples.count(&table::QUEUE_LIMIT, [queue], limit as u64);
     }
 }
 
@@ -130,15 +156,17 @@ fn from_number(number: u64) -> NodeId {
     NodeId(id)
 }
 
-fn sample(info: &NodeInfo, changes: &Changes) -> PeerSample {
+/// Describes a node for the metrics. `at` is the current time, by both clocks.
+fn sample(info: &NodeInfo, changes: &Changes, at: (Instant, u64)) -> PeerSample {
     let traffic = &info.traffic;
+    let heard = info.heard.map(|heard| at.1.saturating_sub(at.0.since(heard).as_secs()));
     PeerSample {
         id: number(info.id),
         name: info.name.to_string(),
         proto: path(info),
         connected: true,
         since: Some(since(info, changes)),
-        last_seen: None,
+        last_seen: heard,
         received: (traffic.packets_in, traffic.bytes_in),
         sent: (traffic.packets_out, traffic.bytes_out),
         round_trip: info.round_trip,
@@ -208,15 +236,27 @@ impl Running {
         tinc.nodes = described.collect();
     }
 
+    /// Adds the node's own metrics that a status report does not have.
+    pub(super) fn measure_node(&self, samples: &mut Samples) {
+        self.statistics.measure(samples);
+        measure_node(&self.node.totals(), samples);
+        samples.count(&table::REKEYS, ["failure"], self.node.counters().stuck_rekeys);
+        let conflict = self.node.name_conflict_until().is_some();
+        samples.count(&table::TINC_NAME_CONFLICT, [], conflict.into());
+    }
+
     /// Returns the next reachable nodes for the metrics, in the order of their identifiers.
     pub(super) fn nodes_after(&self, after: Option<u64>) -> Vec<PeerSample> {
+        let at = (now(), unix_time().0);
         let infos = self.node.reachable_after(after.map(from_number)).take(SLICE);
-        infos.map(|info| sample(&info, &self.changes)).collect()
+        infos.map(|info| sample(&info, &self.changes, at)).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use adit_tinc::meta::Options;
     use adit_tinc::node::Traffic;
 
@@ -242,6 +282,7 @@ mod tests {
             mtu: (1451, 1451, 1451),
             round_trip: None,
             traffic: Traffic { packets_in: 1, bytes_in: 2, packets_out: 3, bytes_out: 4 },
+            heard: Some(Instant::default()),
             dropped_announcements: 0,
         }
     }
@@ -258,7 +299,8 @@ mod tests {
         for event in [
             ended(None, CloseReason::HandshakeTimeout),
             ended(None, CloseReason::UnknownNode(name("mallory"))),
-            Event::Connected { node: name("bob"), address },
+            Event::Connected { node: name("bob"), address, took: Duration::from_millis(20) },
+            Event::KeysRenewed(name("bob")),
             // The end of a connection is no failed handshake, nor is a refused dial.
             ended(Some("bob"), CloseReason::OutOfTurn),
             ended(Some("bob"), CloseReason::Closed),
@@ -268,13 +310,40 @@ mod tests {
         let mut samples = Samples::default();
         statistics.measure(&mut samples);
         let text = samples.text();
-        let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        let is_handshake = |line: &&str| line.starts_with("adit_handshakes_total");
+        let lines: Vec<&str> = text.lines().filter(is_handshake).collect();
         let line = |result: &str, reason: &str| {
             format!("adit_handshakes_total{{result=\"{result}\",reason=\"{reason}\"}} 1")
         };
         let failed = |reason: &str| line("failure", reason);
         let expected = [line("success", ""), failed("handshake-timeout"), failed("unknown-node")];
         assert_eq!(lines, expected);
+        for line in [
+            "adit_handshake_duration_seconds_bucket{le=\"0.025\"} 1\n",
+            "adit_rekeys_total{result=\"success\"} 1\n",
+            "adit_tinc_learned_keys_total 0\n",
+        ] {
+            assert!(text.contains(line), "{line}: {text}");
+        }
+    }
+
+    #[test]
+    fn each_cipher_has_a_number_of_sessions() {
+        let sessions = [(Cipher::Aes256Gcm, 3)].into();
+        let totals = Totals { nodes: 5, sessions, connections: 2, unauthenticated: 1 };
+        let mut samples = Samples::default();
+        measure_node(&totals, &mut samples);
+        let text = samples.text();
+        for line in [
+            "adit_tinc_nodes 5\n",
+            "adit_tinc_sessions{cipher=\"ChaCha20-Poly1305\"} 0\n",
+            "adit_tinc_sessions{cipher=\"AES-256-GCM\"} 3\n",
+            "adit_queue_length{queue=\"connections\"} 2\n",
+            "adit_queue_length{queue=\"handshakes\"} 1\n",
+            "adit_queue_limit{queue=\"handshakes\"} 64\n",
+        ] {
+            assert!(text.contains(line), "{line}: {text}");
+        }
     }
 
     #[test]
@@ -291,11 +360,13 @@ mod tests {
     #[test]
     fn a_node_in_metrics_has_its_identifier_and_counters() {
         let changes = Changes::from([(name("bob"), 100)]);
-        let sample = sample(&info("bob"), &changes);
+        let at = Instant::default() + Duration::from_millis(2900);
+        let sample = sample(&info("bob"), &changes, (at, 1000));
         // Specification 20.1.
         assert_eq!(sample.id, 0x0416_a26b_a554);
         assert_eq!(from_number(sample.id), name("bob").id());
         assert_eq!((sample.received, sample.sent), ((1, 2), (3, 4)));
         assert_eq!((sample.since, sample.path_mtu, sample.proto), (Some(100), Some(1451), "udp"));
+        assert_eq!(sample.last_seen, Some(998));
     }
 }

@@ -177,7 +177,7 @@ impl Instance for Running {
     }
 
     fn measure(&mut self, samples: &mut Samples) {
-        self.statistics.measure(samples);
+        self.measure_node(samples);
         self.data.measure(samples);
     }
 

@@ -152,6 +152,14 @@ metrics! {
         "Rows written to the database and read from it.";
     POSTGRES_LAG: Gauge "adit_postgres_lag_seconds" "seconds" ["peer"]
         "The age of the oldest row in the last page that was read from the peer, by the database's clock.";
+    TINC_NODES: Gauge "adit_tinc_nodes" "" []
+        "Nodes of the tinc net that this node knows, itself included.";
+    TINC_SESSIONS: Gauge "adit_tinc_sessions" "" ["cipher"]
+        "Sessions for packets with other nodes of the tinc net, by cipher. A node of tinc 1.0 has none.";
+    TINC_LEARNED_KEYS: Counter "adit_tinc_learned_keys" "" []
+        "Keys of nodes that were learned over the tinc net, on trust.";
+    TINC_NAME_CONFLICT: Gauge "adit_tinc_name_conflict" "" []
+        "Whether another node of the tinc net seems to have this node's name: 1 or 0.";
     EVENTS: Counter "adit_events" "" ["receiver", "result"]
         "Events for the program of `on-event` and the webhook: delivered, failed, or dropped because its queue was full.";
     PROCESS_CPU: Counter "process_cpu_seconds" "seconds" []
@@ -172,7 +180,7 @@ metrics! {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashSet;
+    use std::collections::{BTreeMap, HashSet};
 
     use super::*;
 
@@ -224,36 +232,120 @@ mod tests {
         }
     }
 
+    fn packaged(file: &str) -> String {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/metrics/");
+        std::fs::read_to_string(format!("{folder}{file}")).unwrap()
+    }
+
+    /// Returns the dashboard's panels.
+    fn panels() -> Vec<serde_json::Value> {
+        let dashboard: serde_json::Value =
+            serde_json::from_str(&packaged("dashboard.json")).unwrap();
+        dashboard["panels"].as_array().unwrap().clone()
+    }
+
+    /// Returns the values of a panel's queries under a key.
+    fn of_targets(panel: &serde_json::Value, key: &str) -> Vec<String> {
+        let targets = panel["targets"].as_array().unwrap();
+        targets.iter().map(|target| target[key].as_str().unwrap().to_owned()).collect()
+    }
+
+    /// Returns the metrics by the names of their samples.
+    fn by_sample() -> BTreeMap<String, &'static Metric> {
+        let samples = ALL.iter().flat_map(|metric| match metric.kind {
+            Kind::Histogram => ["_bucket", "_count", "_sum"]
+                .map(|suffix| (format!("{}{suffix}", metric.name), *metric))
+                .to_vec(),
+            _ => vec![(metric.sample_name(), *metric)],
+        });
+        samples.collect()
+    }
+
+    fn words(text: &str) -> impl Iterator<Item = &str> {
+        text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+    }
+
     /// A query for a metric that does not exist shows nothing and never alerts.
     #[test]
     fn dashboard_and_alert_rules_name_only_metrics_that_exist() {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/metrics/");
-        let known: HashSet<String> = ALL
-            .iter()
-            .flat_map(|metric| match metric.kind {
-                Kind::Histogram => ["_bucket", "_count", "_sum"]
-                    .map(|suffix| format!("{}{suffix}", metric.name))
-                    .to_vec(),
-                _ => vec![metric.sample_name()],
-            })
-            .collect();
-        let read = |file: &str| std::fs::read_to_string(format!("{folder}{file}")).unwrap();
-        let dashboard: serde_json::Value = serde_json::from_str(&read("dashboard.json")).unwrap();
-        let panels = dashboard["panels"].as_array().unwrap();
-        let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().unwrap());
-        let queries = targets.map(|target| target["expr"].as_str().unwrap().to_owned());
-        let rules = read("alerts.yml");
+        let known = by_sample();
+        let queries = panels().into_iter().flat_map(|panel| of_targets(&panel, "expr"));
         let mut found = 0;
-        for text in queries.chain([rules]) {
-            let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-            for word in
-                words.filter(|word| word.starts_with("adit_") || word.starts_with("process_"))
-            {
-                assert!(known.contains(word), "{word} is no metric");
+        for text in queries.chain([packaged("alerts.yml"), packaged("alerts.test.yml")]) {
+            let named = |word: &&str| word.starts_with("adit_") || word.starts_with("process_");
+            for word in words(&text).filter(named) {
+                assert!(known.contains_key(word), "{word} is no metric");
                 found += 1;
             }
         }
-        assert!(found > 40, "{found} names");
+        assert!(found > 80, "{found} names");
+    }
+
+    /// A label that a metric does not have matches nothing, and a legend with one is empty.
+    #[test]
+    fn queries_and_legends_use_the_labels_of_their_metrics() {
+        let known = by_sample();
+        for panel in panels() {
+            for (query, legend) in
+                of_targets(&panel, "expr").iter().zip(of_targets(&panel, "legendFormat"))
+            {
+                let metrics: Vec<&Metric> =
+                    words(query).filter_map(|word| known.get(word).copied()).collect();
+                let has = |label: &str| {
+                    ["instance", "le"].contains(&label)
+                        || metrics.iter().any(|metric| metric.labels.contains(&label))
+                };
+                let groups = query.split(" by (").skip(1).filter_map(|rest| rest.split(')').next());
+                let matchers = query.split(['{', ',']).skip(1).filter_map(|part| {
+                    let end = part.find(['=', '!'])?;
+                    part.get(..end).filter(|label| words(label).count() == 1)
+                });
+                let shown = legend.split("{{").skip(1).filter_map(|rest| rest.split("}}").next());
+                for label in groups.flat_map(|group| group.split(", ")).chain(matchers).chain(shown)
+                {
+                    assert!(has(label), "{}: {label} in {query}, {legend}", panel["title"]);
+                }
+            }
+        }
+    }
+
+    /// Grafana draws panels of the same place over each other, and keeps one of those with the same number.
+    #[test]
+    fn panels_have_numbers_and_places_of_their_own() {
+        let (mut ids, mut places) = (HashSet::new(), HashSet::new());
+        for panel in panels() {
+            assert!(ids.insert(panel["id"].as_u64().unwrap()), "{}", panel["title"]);
+            let place = &panel["gridPos"];
+            let [x, y, w, h] = ["x", "y", "w", "h"].map(|key| place[key].as_u64().unwrap());
+            assert!(x + w <= 24, "{}", panel["title"]);
+            for (column, row) in (x..x + w).flat_map(|x| (y..y + h).map(move |y| (x, y))) {
+                assert!(places.insert((column, row)), "{} is over another", panel["title"]);
+            }
+        }
+    }
+
+    /// Each kind of instance has panels and alerts of its own.
+    #[test]
+    fn every_alert_has_a_test_and_every_kind_of_instance_a_panel() {
+        let (rules, tests) = (packaged("alerts.yml"), packaged("alerts.test.yml"));
+        let alerts: Vec<&str> =
+            rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
+        assert!(alerts.len() > 12, "{alerts:?}");
+        for alert in alerts {
+            let tested = format!("        alertname: {alert}\n        exp_alerts:\n");
+            assert!(tests.contains(&tested), "no test lets {alert} fire");
+        }
+        let queries: Vec<String> =
+            panels().iter().flat_map(|panel| of_targets(panel, "expr")).collect();
+        let queries = queries.join("\n");
+        for kind in
+            ["adit_filter_", "adit_conntrack_", "adit_mesh_", "adit_postgres_", "adit_tinc_"]
+        {
+            assert!(queries.contains(kind), "no panel shows {kind}");
+        }
+        for kind in ["adit_conntrack_", "adit_mesh_", "adit_postgres_", "adit_tinc_"] {
+            assert!(rules.contains(kind), "no rule is about {kind}");
+        }
     }
 
     #[test]
@@ -278,6 +370,7 @@ mod tests {
             "handle",
             "path",
             "receiver",
+            "cipher",
             "from",
             "to",
         ]);

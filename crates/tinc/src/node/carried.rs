@@ -198,6 +198,9 @@ impl Node {
     pub fn carried_record(&mut self, now: Instant, from: &NodeName, record: &[u8]) {
         self.now = now;
         let Some((kind, data)) = record.split_first() else { return };
+        if let Some(peer) = self.peers.get_mut(from) {
+            peer.heard = Some(now);
+        }
         let arrival = match self.confirmed_address(from) {
             Some(at) => Arrival::Direct(at),
             None => Arrival::Relayed,
@@ -226,6 +229,9 @@ impl Node {
         self.now = now;
         let Some(peer) = self.peers.get_mut(name) else { return };
         peer.traffic.add(traffic);
+        if traffic.packets_in > 0 {
+            peer.heard = Some(now);
+        }
         if traffic != Traffic::default() {
             peer.udp.largest = peer.udp.largest.max(largest);
             self.try_path(name, true);

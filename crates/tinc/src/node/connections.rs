@@ -146,10 +146,8 @@ impl Node {
         self.now = now;
         let remote = canonical(remote);
         let rate = Rate::one_in(Duration::from_secs(1), self.config.max_connection_burst);
-        let pending =
-            self.connections.values().filter(|it| it.dialled.is_none() && !it.is_authenticated());
-        let full =
-            self.connections.len() >= MAX_CONNECTIONS || pending.count() >= MAX_UNAUTHENTICATED;
+        let full = self.connections.len() >= MAX_CONNECTIONS
+            || self.unauthenticated() >= MAX_UNAUTHENTICATED;
         let local_host = remote.ip().is_loopback();
         if full || (!local_host && self.accepted.take_whole(now, rate).is_err()) {
             count(&mut self.counters.refused_connections);
@@ -158,6 +156,13 @@ impl Node {
         let mut connection = Connection::new(remote, State::Identifying(Lines::default()), now);
         connection.local = Some(canonical(local));
         Some(self.add_connection(connection))
+    }
+
+    /// Returns the number of inbound connections whose peer has not proved yet who it is.
+    pub(super) fn unauthenticated(&self) -> usize {
+        let pending =
+            self.connections.values().filter(|it| it.dialled.is_none() && !it.is_authenticated());
+        pending.count()
     }
 
     /// Returns the node that an [`Output::Dial`] is for.

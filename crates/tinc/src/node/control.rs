@@ -1,6 +1,6 @@
 //! What the operator sees and asks for.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::ops::Bound;
 use std::time::Duration;
@@ -47,8 +47,23 @@ pub struct NodeInfo {
     pub round_trip: Option<Duration>,
     /// The packets from and to it.
     pub traffic: Traffic,
+    /// When the latest authentic packet or probe of it came; accurate to a second if another layer carries its packets.
+    pub heard: Option<Instant>,
     /// The number of its announcements that were dropped because it exceeded a limit, as a neighbour.
     pub dropped_announcements: u64,
+}
+
+/// The numbers of what a node knows and has, for the operator.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// The nodes that have announced themselves or have a host file, this one included.
+    pub nodes: usize,
+    /// The sessions for packets, by cipher.
+    pub sessions: BTreeMap<Cipher, usize>,
+    /// The connections.
+    pub connections: usize,
+    /// The inbound connections whose peer has not proved yet who it is.
+    pub unauthenticated: usize,
 }
 
 /// A connection, for the operator.
@@ -82,6 +97,24 @@ impl Node {
         names.filter(|name| self.peers.contains_key(*name)).map(|name| self.node_info(name))
     }
 
+    /// Returns the numbers of what this node knows and has.
+    pub fn totals(&self) -> Totals {
+        let silent = self.hosts.keys().filter(|name| !self.graph.contains(name)).count();
+        let mut sessions = BTreeMap::new();
+        for peer in self.peers.values().filter(|peer| peer.is_established()) {
+            if let Some(cipher) = peer.session.as_ref().and_then(|session| session.sptps.cipher()) {
+                let count: &mut usize = sessions.entry(cipher).or_default();
+                *count = count.saturating_add(1);
+            }
+        }
+        Totals {
+            nodes: self.graph.nodes().count().saturating_add(silent),
+            sessions,
+            connections: self.connections.len(),
+            unauthenticated: self.unauthenticated(),
+        }
+    }
+
     fn node_info(&self, name: &NodeName) -> NodeInfo {
         let route = self.graph.route(name);
         let peer = self.peers.get(name);
@@ -102,6 +135,7 @@ impl Node {
             mtu: peer.map_or((0, 0, 0), |peer| (peer.mtu.mtu, peer.mtu.min, peer.mtu.max)),
             round_trip: peer.and_then(|peer| peer.udp.round_trip),
             traffic: peer.map(|peer| peer.traffic).unwrap_or_default(),
+            heard: peer.and_then(|peer| peer.heard),
             dropped_announcements: self.limits.dropped(name),
         }
     }

@@ -126,6 +126,7 @@ impl Node {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let dialled = connection.dialled.is_some();
         let local = connection.local;
+        let took = self.now.since(connection.started);
         let old = std::mem::replace(&mut connection.state, State::Dialling);
         if let State::Handshake(meta) = old {
             let liveness = Liveness { pinged: self.now, awaits_pong: false };
@@ -138,7 +139,7 @@ impl Node {
         if dialled {
             self.remember_address(&node, remote);
         }
-        self.event(Event::Connected { node: node.clone(), address: remote });
+        self.event(Event::Connected { node: node.clone(), address: remote, took });
         self.send_everything(id);
         let mut merged = options.merge(offered);
         let host = self.hosts.get(&node);

@@ -62,7 +62,7 @@ use crate::route::{Topology, tree_neighbours};
 use crate::subnet::Subnet;
 
 pub use carried::{ChangedPaths, DirectPath};
-pub use control::{ConnectionInfo, NodeInfo, Traffic};
+pub use control::{ConnectionInfo, NodeInfo, Totals, Traffic};
 pub use limits::Excess;
 pub use output::{CloseReason, ConnectionId, Event, Output, Script};
 pub use payload::{DATAGRAM_EXTRA, FRAME, MAX_PACKET, PACKET};
@@ -129,6 +129,8 @@ pub struct NodeCounters {
     pub refused_handshakes: u64,
     /// Handshakes that failed because a node on the way removed the offer of AES-256-GCM.
     pub removed_offers: u64,
+    /// Rekeys that got stuck and were given up.
+    pub stuck_rekeys: u64,
     /// Announcements that contradict this node's own state.
     pub contradictions: u64,
 }

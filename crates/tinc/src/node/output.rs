@@ -1,6 +1,7 @@
 //! The outputs of a node: actions for its driver, and events.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use adit_engine::SocketId;
 
@@ -165,6 +166,8 @@ pub enum Event {
         node: NodeName,
         /// Its TCP address.
         address: SocketAddr,
+        /// The time since the connection was accepted or dialled.
+        took: Duration,
     },
     /// A connection ended, or was refused.
     Disconnected {

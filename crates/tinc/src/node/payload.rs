@@ -417,12 +417,18 @@ impl Node {
         arrival: Arrival,
         trusted: bool,
     ) -> bool {
-        let Some(session) = self.peers.get_mut(from).and_then(|peer| peer.session.as_mut()) else {
+        let peer = self.peers.get_mut(from);
+        let Some((session, heard)) =
+            peer.and_then(|peer| Some((peer.session.as_mut()?, &mut peer.heard)))
+        else {
             count(&mut self.counters.refused_records);
             return false;
         };
         let (kind, data) = match session.sptps.open(record) {
-            Ok(opened) => opened,
+            Ok(opened) => {
+                *heard = Some(self.now);
+                opened
+            }
             Err(error) => {
                 count(&mut self.counters.refused_records);
                 if trusted && matches!(error, Error::Forged | Error::UnexpectedType(_)) {

@@ -30,6 +30,8 @@ pub(super) struct Peer {
     pub(super) udp_info_sent: Option<Instant>,
     pub(super) mtu_info_sent: Option<Instant>,
     pub(super) traffic: Traffic,
+    /// When the latest authentic record of it came.
+    pub(super) heard: Option<Instant>,
     /// Another layer carries the packets of the session.
     pub(super) carried: bool,
     /// The handshake records that wait until it has stopped.
@@ -112,6 +114,7 @@ impl Peer {
             udp_info_sent: None,
             mtu_info_sent: None,
             traffic: Traffic::default(),
+            heard: None,
             carried: false,
             deferred: Vec::new(),
         }

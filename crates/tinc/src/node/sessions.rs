@@ -354,6 +354,7 @@ impl Node {
             }
         }
         for name in stuck {
+            count(&mut self.counters.stuck_rekeys);
             self.event(Event::SessionRestarted(name.clone()));
             self.start_session(&name);
         }

@@ -1,8 +1,11 @@
 //! The metrics of running programs, and the alert rules, as Prometheus's own tool and curl read them.
 
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
+
+use serde_json::json;
 
 use super::{Scenario, ping_until};
 use crate::case::SETUP_LIMIT;
@@ -69,7 +72,34 @@ pub(super) fn scrape(scenario: &Scenario<'_>) -> Result<String> {
 
     run(PROMTOOL, &["check", "rules", "packaging/metrics/alerts.yml"])?;
     run(PROMTOOL, &["test", "rules", "packaging/metrics/alerts.test.yml"])?;
+    check_dashboard(folder)?;
     Ok(String::new())
+}
+
+/// Lets promtool parse the dashboard's queries as rules, with values for Grafana's variables.
+fn check_dashboard(folder: &Path) -> Result<()> {
+    let dashboard = fs::read("packaging/metrics/dashboard.json")?;
+    let dashboard: serde_json::Value =
+        serde_json::from_slice(&dashboard).context("dashboard.json")?;
+    let mut rules = Vec::new();
+    for panel in dashboard["panels"].as_array().context("no panels")? {
+        for target in panel["targets"].as_array().context("no targets")? {
+            let query = target["expr"].as_str().context("no query")?;
+            let query = query.replace("$instance", ".*").replace("$__rate_interval", "5m");
+            let name = format!("panel:{}:{}", panel["id"], rules.len());
+            rules.push(json!({"record": name, "expr": query}));
+        }
+    }
+    let rules = json!({"groups": [{"name": "dashboard", "rules": rules}]});
+    // A JSON document is one of YAML, too.
+    let file = folder.join("dashboard.yml");
+    fs::write(&file, rules.to_string())?;
+    run(PROMTOOL, &["check", "rules", &file.display().to_string()]).map(drop)
+}
+
+/// Lets promtool check a text, if it is installed.
+pub(super) fn check_if_possible(text: &str) -> Result<()> {
+    if Path::new(PROMTOOL).exists() { check(text) } else { Ok(()) }
 }
 
 /// Lets promtool check a text.

@@ -150,6 +150,7 @@ fn carried_traffic_counts_and_keeps_the_path() {
     bench.node.carried_traffic(bench.now, &name("bob"), more, 700);
     bench.pump();
     let after = bench.info("bob").traffic;
+    assert_eq!(bench.info("bob").heard, Some(bench.now));
     assert_eq!(after.packets_in - before.packets_in, 5);
     assert_eq!(after.bytes_in - before.bytes_in, 500);
     assert_eq!(after.packets_out - before.packets_out, 7);
@@ -161,6 +162,7 @@ fn carried_traffic_counts_and_keeps_the_path() {
     bench.node.carried_traffic(bench.now, &name("bob"), Traffic::default(), 700);
     bench.pump();
     assert!(records(&mut bench).is_empty(), "without traffic, the path need not live");
+    assert_eq!(bench.info("bob").heard, Some(bench.now - Duration::from_secs(20)));
 }
 
 /// The peer renews the keys while packets flow. Its KEX waits until no record can overtake the answer.

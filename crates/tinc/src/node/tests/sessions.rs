@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::bench::{Bench, address, ipv4, key, name};
+use crate::aead::Cipher;
 use crate::base64;
 use crate::config::HostConfig;
 use crate::node::Event;
@@ -260,6 +261,7 @@ fn datagrams_that_overtake_a_rekey_do_not_end_the_session() {
     assert_eq!(request(&mut bench, "bob", "dave"), None);
     bench.wait(10);
     assert!(request(&mut bench, "bob", "dave").is_some(), "a rekey that is stuck is given up");
+    assert_eq!(bench.node.counters().stuck_rekeys, 1);
 }
 
 /// Section 4.6 and 6.5: after KeyExpire the keys are renewed. Section 9.5: the initiator holds packets until a round trip after its last record.
@@ -343,4 +345,25 @@ fn a_worn_session_is_replaced() {
     session.sptps.set_seqno(1 << 31);
     bench.packet("dave", &ipv4(50));
     assert!(request(&mut bench, "bob", "dave").is_some(), "half of the numbers are used");
+}
+
+/// What an operator sees: every known node, sessions by their cipher, and when a node was heard.
+#[test]
+fn totals_and_the_time_of_the_last_record_are_known() {
+    let mut bench = with_dave();
+    let before = bench.node.totals();
+    // alice, and six host files.
+    assert_eq!((before.nodes, before.connections, before.unauthenticated), (7, 1, 0));
+    assert!(before.sessions.is_empty());
+    assert_eq!(bench.info("dave").heard, None);
+    let mut session = bench.session("bob", "dave");
+    bench.packet("dave", &ipv4(50));
+    bench.answer_probes(&mut session, address("dave"), 18);
+    assert_eq!(bench.info("dave").heard, Some(bench.now));
+    bench.edges("bob", &[("bob", "zoe")]);
+    let local = address("alice");
+    bench.node.accept(bench.now, address("erin"), local).unwrap();
+    let after = bench.node.totals();
+    assert_eq!((after.nodes, after.connections, after.unauthenticated), (8, 2, 1));
+    assert_eq!(after.sessions, [(Cipher::ChaCha20Poly1305, 1)].into());
 }

@@ -13,6 +13,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::super::Scenario;
+use super::super::metrics::check_if_possible;
 use super::SOON;
 use super::commands::End;
 use super::daemon::connect;
@@ -338,13 +339,31 @@ fn measured(namespace: &Namespace) -> Result<()> {
     let read = || -> Result<String> {
         let mut tcp = TcpStream::connect(("127.0.0.1", METRICS))?;
         tcp.set_read_timeout(Some(SOON))?;
-        tcp.write_all(b"GET /metrics HTTP/1.1\r\nHost: adit\r\nConnection: close\r\n\r\n")?;
+        tcp.write_all(
+            b"GET /metrics HTTP/1.1\r\nHost: adit\r\nAccept: text/plain\r\nConnection: close\r\n\r\n",
+        )?;
         let mut text = String::new();
         tcp.read_to_string(&mut text)?;
         Ok(text)
     };
     let text = namespace.thread(read)?.join().map_err(|_| "the scrape panicked")??;
+    let (_, text) = text.split_once("\r\n\r\n").context("no head")?;
+    check_if_possible(text)?;
     for line in [
+        "adit_tinc_nodes 2\n",
+        "adit_tinc_sessions{cipher=\"ChaCha20-Poly1305\"} 1\n",
+        "adit_tinc_sessions{cipher=\"AES-256-GCM\"} 0\n",
+        "adit_tinc_learned_keys_total 0\n",
+        "adit_tinc_name_conflict 0\n",
+        "adit_rekeys_total{result=\"success\"} ",
+        "adit_rekeys_total{result=\"failure\"} 0\n",
+        "adit_handshake_duration_seconds_count ",
+        "adit_queue_length{queue=\"connections\"} 1\n",
+        "adit_queue_length{queue=\"handshakes\"} 0\n",
+        "adit_worker_busy_seconds_total{worker=\"0\"} ",
+        "adit_peer_last_seen_timestamp_seconds{peer=\"bob\"} ",
+        "adit_peer_round_trip_seconds{peer=\"bob\"} ",
+        "adit_path_mtu_bytes{peer=\"bob\"} ",
         "adit_peer_received_packets_total{peer=\"bob\"} ",
         "adit_peer_sent_bytes_total{peer=\"bob\"} ",
         "adit_handshakes_total{result=\"success\",reason=\"\"} ",
@@ -355,5 +374,5 @@ fn measured(namespace: &Namespace) -> Result<()> {
     }
     let connected =
         text.lines().find(|line| line.starts_with("adit_peers_connected{server=\"tinc-"));
-    ensure(connected.is_some_and(|line| line.ends_with(" 1")), || text.clone())
+    ensure(connected.is_some_and(|line| line.ends_with(" 1")), || text.to_owned())
 }
