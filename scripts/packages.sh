@@ -76,6 +76,9 @@ stage() {
     documents "$share/doc/adit"
     install -m 644 "$top/README.md" "$share/doc/adit/"
     install -D -m 644 -t "$share/doc/adit/docs" "$top"/docs/*.md
+    install -D -m 644 -t "$share/doc/adit/docs/guides" "$top"/docs/guides/*.md
+    install -D -m 644 -t "$share/doc/adit/packaging/metrics" "$top"/packaging/metrics/*
+    install -D -m 644 -t "$share/doc/adit/packaging/examples" "$top"/packaging/examples/*
     [[ -z $sbom ]] || install -m 644 "$sbom" "$share/doc/adit/sbom.cdx.json"
 }
 

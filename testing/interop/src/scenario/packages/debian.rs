@@ -17,7 +17,7 @@ use crate::wait::until;
 const SOON: Duration = Duration::from_secs(30);
 
 /// Files that each installation has.
-const INSTALLED: [&str; 7] = [
+const INSTALLED: [&str; 10] = [
     "usr/bin/adit",
     "usr/lib/systemd/system/adit-server.service",
     "usr/lib/sysusers.d/adit.conf",
@@ -25,6 +25,9 @@ const INSTALLED: [&str; 7] = [
     "usr/share/man/man5/server.toml.5.gz",
     "usr/share/bash-completion/completions/adit",
     "usr/share/fish/vendor_completions.d/adit.fish",
+    "usr/share/doc/adit/docs/guides/server.md",
+    "usr/share/doc/adit/packaging/metrics/dashboard.json",
+    "usr/share/doc/adit/packaging/examples/simple-fw.nft",
 ];
 
 /// From the package to the first client in two commands, an upgrade under a running server, removal, and purge.

@@ -57,7 +57,9 @@ pub(super) fn rpm(case: &Case<'_>) -> Result<String> {
         debian
     })?);
     let listed = packed(run("rpm", &["--query", "--list", "--package", text(&file)])?);
-    let folders = ["/usr/share/doc/adit", "/usr/share/doc/adit/docs"].map(str::to_owned);
+    let folders =
+        ["", "/docs", "/docs/guides", "/packaging", "/packaging/examples", "/packaging/metrics"];
+    let folders = folders.map(|folder| format!("/usr/share/doc/adit{folder}"));
     ensure_same(&debian, &listed.difference(&folders.into()).cloned().collect())?;
     rpm(&["--erase", "adit"])?;
     // What is left are the user, state, the database, and folders that a system with RPMs has.
