@@ -171,6 +171,8 @@ pub(crate) fn session() -> ArgValueCandidates {
 
 #[cfg(test)]
 mod tests {
+    use clap_complete::engine::complete;
+
     use super::*;
 
     fn line(text: &str) -> Vec<OsString> {
@@ -195,5 +197,37 @@ mod tests {
         assert_eq!(words(&line("adit server -- x")), None);
         assert_eq!(words(&line("adit --")), None);
         assert_eq!(words(&line("adit")), None);
+    }
+
+    /// Returns what is offered for the last word of a line.
+    fn offered(words: &[&str]) -> Vec<String> {
+        let line = words.iter().map(OsString::from).collect();
+        let found = complete(&mut Cli::command(), line, words.len() - 1, None).unwrap();
+        found.iter().map(|word| word.get_value().to_string_lossy().into_owned()).collect()
+    }
+
+    /// Checks a command and those below it. Returns the number of words that are offered.
+    fn check(command: &clap::Command, path: &[&str]) -> usize {
+        let options = offered(&[path, &["--"]].concat());
+        let mut count = 0;
+        let shown = command.get_arguments().filter(|argument| !argument.is_hide_set());
+        for long in shown.filter_map(clap::Arg::get_long) {
+            assert!(options.contains(&format!("--{long}")), "{path:?} --{long}: {options:?}");
+            count += 1;
+        }
+        for verb in command.get_subcommands().filter(|verb| !verb.is_hide_set()) {
+            let name = verb.get_name();
+            let verbs = offered(&[path, &[name]].concat());
+            assert!(verbs.iter().any(|verb| verb == name), "{path:?} {name}: {verbs:?}");
+            count += 1 + check(verb, &[path, &[name]].concat());
+        }
+        count
+    }
+
+    /// The parser itself is the list with which the completions are compared.
+    #[test]
+    fn every_command_and_option_is_offered() {
+        let command = Cli::command().disable_help_subcommand(true);
+        assert!(check(&command, &["adit"]) > 300);
     }
 }

@@ -321,6 +321,40 @@ mod tests {
         );
     }
 
+    /// Checks the pages of a command and of those below it. Returns their number.
+    fn check_pages(command: &clap::Command, dir: &Path) -> usize {
+        let name = command.get_display_name().unwrap_or(command.get_name());
+        let page = std::fs::read_to_string(dir.join(format!("{name}.1"))).expect(name);
+        for argument in command.get_arguments().filter(|argument| !argument.is_hide_set()) {
+            let word = match (argument.get_long(), argument.get_value_names()) {
+                (Some(long), _) => format!("\\-\\-{}\\fR", escaped(long)),
+                (None, Some([value, ..])) => format!("\\fI{value}\\fR"),
+                (None, _) => continue,
+            };
+            let description = page.split_once(".SH OPTIONS\n").expect(name).1;
+            assert!(description.contains(&word), "{name}.1 does not explain {word}: {page}");
+        }
+        let mut pages = 1;
+        for verb in command.get_subcommands().filter(|verb| !verb.is_hide_set()) {
+            let entry = escaped(verb.get_display_name().unwrap_or(verb.get_name()));
+            assert!(page.contains(&format!("{entry}(1)\n")), "{name}.1 does not name {entry}");
+            pages += check_pages(verb, dir);
+        }
+        pages
+    }
+
+    /// The parser itself is the list with which the pages are compared.
+    #[test]
+    fn every_command_and_option_is_in_the_pages() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("man1");
+        write(&folder).unwrap();
+        let mut command = Cli::command().disable_help_subcommand(true);
+        command.build();
+        let pages = check_pages(&command, &folder);
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), pages);
+    }
+
     #[test]
     fn the_filters_language_has_a_page_with_every_part_of_its_reference() {
         let dir = tempfile::tempdir().unwrap();
