@@ -1,6 +1,5 @@
 //! `adit tinc top`: the screen of `adit top` with the nodes of a net.
 
-use std::io::IsTerminal;
 use std::time::Duration;
 
 use adit_app_tinc::Net;
@@ -13,7 +12,7 @@ use adit_runtime::log::clean;
 use super::json;
 use crate::args::SortKey;
 use crate::print;
-use crate::status::top::{Row, Seen, full_screen};
+use crate::status::top::{Row, Seen, full_screen, has_screen};
 use crate::text::{bytes, count, now, row, table_of_names};
 
 /// Prints the counters once.
@@ -24,7 +23,7 @@ pub(super) fn as_json(net: &Net) -> Result<(), Fault> {
 /// Shows the nodes until a key ends it, in the order of their names at first, as tinc does. Without a terminal, prints them once.
 pub(super) fn show(net: &Net, every: Duration) -> Result<(), Fault> {
     let mut client = Client::connect(net)?;
-    if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
+    if !has_screen() {
         let nodes: Vec<NodeRow> = client.list(Kind::Nodes)?;
         print(&page(&nodes));
         return Ok(());

@@ -52,6 +52,25 @@ fn a_closed_terminal_ends_it() {
     assert_eq!(start(&folder).close(), Some(0));
 }
 
+/// A terminal that cannot move its cursor gets one page, as a pipe does.
+#[test]
+fn a_dumb_terminal_gets_one_page_without_control_sequences() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("vpn")).unwrap();
+    serve_tinc(folder.path(), usize::MAX);
+    for (line, text) in
+        [("top --dir vpn", "Nothing is running"), ("tinc -c . --pidfile pid top", "IN PACKETS")]
+    {
+        let mut command = Command::new("setsid");
+        command.args(TAKE_TERMINAL).args(["sh", "-c", &format!("exec \"$0\" {line}"), ADIT]);
+        command.env("TERM", "dumb").current_dir(&folder);
+        let mut terminal = Terminal::start(command);
+        terminal.expect(text);
+        assert!(!terminal.shown.contains('\x1b'), "{line}: {:?}", terminal.shown);
+        assert_eq!(terminal.finish(), Some(0));
+    }
+}
+
 /// The nodes of a tinc net are on the same screen, as long as the daemon answers.
 #[test]
 fn the_nodes_of_a_tinc_net_are_on_the_screen() {

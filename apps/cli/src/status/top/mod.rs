@@ -50,13 +50,19 @@ enum Message {
 pub(crate) fn top(options: &Top) -> Result<ExitCode, Fault> {
     let paths = paths(&options.location)?;
     let machine = adit_app_server::status(&paths)?;
-    if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
+    if !has_screen() {
         print(&top_page(&machine, &paths, options.sort));
         return Ok(ExitCode::SUCCESS);
     }
     let seen = Seen::from(&machine);
     let look = move || Ok(Seen::from(&adit_app_server::status(&paths)?));
     full_screen(seen, options.sort, Duration::from_secs(options.every), look)
+}
+
+/// Returns whether there is a terminal whose whole screen can be drawn. One of the type `dumb` cannot move its cursor.
+pub(crate) fn has_screen() -> bool {
+    let is_dumb = std::env::var_os("TERM").is_some_and(|kind| kind == "dumb");
+    std::io::stdout().is_terminal() && std::io::stdin().is_terminal() && !is_dumb
 }
 
 /// Shows rows on the whole terminal, which `look` looks up again and again.

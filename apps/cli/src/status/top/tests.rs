@@ -3,7 +3,7 @@ use std::time::Duration;
 use adit_app_server::Overview;
 use adit_runtime::control::{
     BridgeReport, MeshPeer, MeshReport, NodeReport, PeerReport, PortReport, PostgresReport,
-    StatusReport,
+    StatusReport, TincNode, TincReport,
 };
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -236,6 +236,57 @@ fn members_ports_and_nodes_are_rows_too() {
     let shown = screen(&view);
     assert!(shown.contains(&"  path                  relay node2".to_owned()), "{shown:#?}");
     assert!(shown.contains(&"  round trip            1.5 ms".to_owned()), "{shown:#?}");
+}
+
+/// A terminal of 80 columns without colour.
+#[test]
+fn the_nodes_of_a_tinc_net_fit_a_narrow_screen() {
+    let node = |name: &str, path: &str, subnets: &[&str]| TincNode {
+        name: name.into(),
+        reachable: path != "none",
+        since: crate::text::now().saturating_sub(120),
+        path: path.into(),
+        subnets: subnets.iter().map(ToString::to_string).collect(),
+        rx_bytes: 2_500_000,
+        ..TincNode::default()
+    };
+    let bob = TincNode {
+        address: Some("192.0.2.7:655".into()),
+        cipher: Some("AES-256-GCM".into()),
+        rtt_us: Some(1500),
+        ..node("bob", "udp", &["10.2.0.0/16", "fd00:2::/64"])
+    };
+    let carol = TincNode { via: Some("bob".into()), ..node("carol", "relay", &["10.3.0.0/16"]) };
+    let tinc =
+        TincReport { nodes: vec![bob, carol, node("dave", "none", &[])], ..TincReport::default() };
+    let report = StatusReport {
+        role: "tinc".into(),
+        instance: "tinc-office".into(),
+        state: "running".into(),
+        uptime_s: 60,
+        tinc: Some(Box::new(tinc)),
+        ..StatusReport::default()
+    };
+    let mut view = View::new(SortKey::Name, false);
+    view.update(&Overview { reports: vec![report], ..Overview::default() }, Duration::ZERO);
+    let shown = screen(&view);
+    assert_eq!(shown[0], "tinc office: running, up 1 min");
+    assert!(shown[4].starts_with("bob") && shown[4].ends_with(" 2 min"), "{shown:#?}");
+    assert!(shown[4].contains(" 10.2.0.0/16 ") && shown[4].contains("2.5 MB"), "{shown:#?}");
+    // A node that cannot be reached is not connected.
+    assert!(shown[6].starts_with("dave") && !shown[6].contains("min"), "{shown:#?}");
+    press(&mut view, &[KeyCode::Enter]);
+    let shown = screen(&view);
+    for line in [
+        "  inside                10.2.0.0/16 fd00:2::/64",
+        "  path                  udp",
+        "  cipher                AES-256-GCM",
+        "  round trip            1500 µs",
+    ] {
+        assert!(shown.contains(&line.to_owned()), "{line}: {shown:#?}");
+    }
+    press(&mut view, &[KeyCode::Down]);
+    assert!(screen(&view).contains(&"  path                  relay through bob".to_owned()));
 }
 
 #[test]
