@@ -325,6 +325,7 @@ const SCENARIOS: &[(&str, &[Roles], ScenarioFn)] = &[
     ("guides/moving-from-pivpn", ADIT_SERVES, frontends::guides::from_pivpn),
     ("guides/moving-from-wireguard", ADIT_SERVES, frontends::guides::from_wireguard),
     ("guides/phone", ADIT_SERVES, frontends::guides::phone),
+    ("guides/tinc", ADIT_SERVES, frontends::guides::tinc),
     ("guides/windows-macos", ADIT_SERVES, frontends::guides::windows_and_macos),
     ("units/daemon", ADIT_SERVES, frontends::units::daemon),
     ("metrics/scrape", ADIT_SERVES, metrics::scrape),

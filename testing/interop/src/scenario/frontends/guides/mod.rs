@@ -4,6 +4,7 @@ mod apps;
 mod firewall;
 mod moving;
 mod server_and_client;
+mod tinc;
 
 use std::fs;
 use std::path::Path;
@@ -25,6 +26,7 @@ pub(in super::super) use apps::{phone, windows_and_macos};
 pub(in super::super) use firewall::firewall_and_nat;
 pub(in super::super) use moving::{from_pivpn, from_wireguard};
 pub(in super::super) use server_and_client::server_and_client;
+pub(in super::super) use tinc::tinc;
 
 /// How a command is run.
 #[derive(Copy, Clone)]
