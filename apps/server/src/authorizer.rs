@@ -348,12 +348,11 @@ impl RegistryAuthorizer {
             Ok(Ok(Ok(params))) => return Ok(params),
             Ok(Ok(Err(denial))) if denial.temporary => auth::Response::Later(denial.reason),
             Ok(Ok(Err(denial))) => auth::Response::Reject(denial.reason.into()),
+            // The client is not at fault, and shall try again.
             Ok(Err(fault)) => {
-                auth::Response::Reject(format!("the registry cannot be read: {fault}").into())
+                auth::Response::Later(format!("the registry cannot be read: {fault}"))
             }
-            Err(error) => {
-                auth::Response::Reject(format!("the registry check failed: {error}").into())
-            }
+            Err(error) => auth::Response::Later(format!("the registry check failed: {error}")),
         })
     }
 
@@ -400,7 +399,7 @@ impl RegistryAuthorizer {
                 params.push.extend(token.map(|token| format!("auth-token {}", *token)));
                 auth::Response::Accept(params)
             }
-            Err(error @ (LoginError::Paused(_) | LoginError::Busy)) => {
+            Err(error @ (LoginError::Paused(_) | LoginError::Busy | LoginError::Broken(_))) => {
                 auth::Response::Later(error.to_string())
             }
             Err(error) => {

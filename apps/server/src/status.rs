@@ -167,7 +167,12 @@ fn ask(socket: &Path) -> Option<StatusReport> {
         }
     };
     let pid = control::listener_of(&stream);
-    Some(match control::exchange(stream, &Request::Status, PATIENCE) {
+    let answer = control::exchange(stream, &Request::Status, PATIENCE);
+    // The caller prints the process id first.
+    if let Some(what) = control::version_mismatch(&answer, None) {
+        return Some(problem(socket, pid, what));
+    }
+    Some(match answer {
         Ok(Response::Status(report)) => *report,
         Ok(Response::Error { message }) => problem(socket, pid, message),
         Ok(_) => problem(socket, pid, "the control socket's answer is of another kind".into()),

@@ -19,5 +19,5 @@ pub mod scenario;
 // Scenarios refer to the testbed's types by these names.
 pub use adit_testbed::{Failure, Result};
 pub(crate) use adit_testbed::{
-    failure, laptop, net, peer, pki, postgres, process, sandbox, skip, traffic, wait,
+    failure, laptop, net, other_version, peer, pki, postgres, process, sandbox, skip, traffic, wait,
 };

@@ -16,4 +16,5 @@ mod server;
 mod single_sign_on;
 mod top;
 mod users;
+mod versions;
 mod world;

@@ -25,7 +25,9 @@ pub use report::{
     Request, Response, SharedProfile, StatusReport, TrainReport, TunReport,
 };
 pub use socket::{CONNECTION_LIMIT, LINE_LIMIT, list, request};
-pub use socket::{ControlRequest, Server, bind, exchange, is_stopped, listener_of, silent};
+pub use socket::{
+    ControlRequest, Server, bind, exchange, is_stopped, listener_of, silent, version_mismatch,
+};
 pub use tinc::{TincNode, TincReport};
 pub use tinc_guest::{MeshTinc, RefusedSubnet, TincNet, TincSubnet};
 

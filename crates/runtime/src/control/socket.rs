@@ -249,26 +249,35 @@ pub fn request(path: &Path, request: &Request) -> Result<Response, Fault> {
         Fault::environment(format!("{}: {e}: {hint}", path.display()))
     })?;
     let pid = listener_of(&stream);
-    let response = exchange(stream, request, PATIENCE).map_err(|e| {
-        Fault::environment(match e.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => silent(pid),
-            _ if e.get_ref().is_some_and(|e| e.is::<serde_json::Error>()) => {
-                format!(
-                    "{}: the answer is not of this version: {}",
-                    path.display(),
-                    other_version(pid)
-                )
-            }
-            _ => format!("{}: no answer: {e}", path.display()),
-        })
-    })?;
-    Ok(match response {
-        Response::Error { message } if message.starts_with(NO_REQUEST) => {
-            let message = format!("{NO_REQUEST} of its version: {}", other_version(pid));
-            Response::Error { message }
+    let answer = exchange(stream, request, PATIENCE);
+    match (version_mismatch(&answer, pid), answer) {
+        (Some(message), Ok(_)) => Ok(Response::Error { message }),
+        (Some(message), Err(_)) => {
+            Err(Fault::environment(format!("{}: {message}", path.display())))
         }
-        response => response,
-    })
+        (None, Ok(response)) => Ok(response),
+        (None, Err(e)) => Err(Fault::environment(match e.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => silent(pid),
+            _ => format!("{}: no answer: {e}", path.display()),
+        })),
+    }
+}
+
+/// Returns a sentence if the process at the other end is of another version: it does not know the request, or its answer is of another kind. `pid`
+/// names the process in it.
+pub fn version_mismatch(answer: &io::Result<Response>, pid: Option<u32>) -> Option<String> {
+    // A process that ends before it has answered has another fault.
+    let is_unknown = |e: &serde_json::Error| !e.is_eof();
+    let what = match answer {
+        Ok(Response::Error { message }) if message.starts_with(NO_REQUEST) => {
+            format!("{NO_REQUEST} of its version")
+        }
+        Err(e) if e.get_ref().and_then(|e| e.downcast_ref()).is_some_and(is_unknown) => {
+            "the answer is not of this version".to_owned()
+        }
+        _ => return None,
+    };
+    Some(format!("{what}: {}", other_version(pid)))
 }
 
 /// Describes a process that runs another version of this program, with the remedy.
@@ -427,6 +436,9 @@ mod tests {
         for text in [newer, older] {
             assert!(text.contains(&remedy) && text.contains("restart it"), "{text}");
         }
+        // It has ended in the middle of its answer.
+        let ended = answer("{\"done\":").unwrap_err().to_string();
+        assert!(ended.contains("no answer") && !ended.contains("version"), "{ended}");
     }
 
     #[tokio::test]

@@ -101,6 +101,8 @@ const SCENARIOS: &[(&str, &[Roles], ScenarioFn)] = &[
     ("upgrade/filter-counters-and-elements", ADIT_SERVES, upgrade::filter_state),
     ("upgrade/few-open-files", ADIT_SERVES, upgrade::few_open_files),
     ("upgrade/token", ADIT_SERVES, upgrade::token),
+    ("upgrade/newer-layout", ADIT_SERVES, upgrade::newer_layout),
+    ("upgrade/state-of-another-version", ADIT_SERVES, upgrade::state_of_another_version),
     ("upgrade/openvpn-udp", ADIT_SERVER, upgrade::openvpn_udp),
     ("upgrade/openvpn-tcp", ADIT_SERVES, upgrade::openvpn_tcp),
     ("upgrade/cold-udp", ADIT_SERVER, upgrade::cold_udp),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,6 +19,7 @@ use super::{Scenario, ping_until};
 use crate::case::{Configs, READY, SETUP_LIMIT};
 use crate::failure::{Context, Result, ensure};
 use crate::net::{Namespace, Pair, Star};
+use crate::other_version::OtherVersion;
 use crate::peer::Program;
 use crate::process::{Daemon, run_with_input};
 use crate::traffic::{ping, tcp};
@@ -429,6 +430,63 @@ pub(super) fn cold_udp(scenario: &Scenario<'_>) -> Result<String> {
 /// The same over TCP.
 pub(super) fn cold_tcp(scenario: &Scenario<'_>) -> Result<String> {
     stop_and_start(scenario, "tcp/1194")
+}
+
+/// The beginning of a state and of a request for a hand-over, and that of another version.
+const STATE_VERSION: (&str, &str) = ("\"version\":", "\"version\":9");
+
+/// A newer program that knows another layout of sessions asks for them before it is started. The running server keeps them, and after an
+/// ordinary stop the clients connect again at once.
+pub(super) fn newer_layout(scenario: &Scenario<'_>) -> Result<String> {
+    let mut upgrade = Upgrade::prepare(scenario, "udp/1194", FEW)?;
+    let mut server = upgrade.serve("server 1")?;
+    upgrade.dial(&[])?;
+    upgrade.all_connected(1, &server)?;
+    let socket = Path::new(&upgrade.vpn).join("run/server.sock");
+    let aside = scenario.folder().join("aside");
+    let newer = OtherVersion::between(&socket, &aside, STATE_VERSION, ("", ""))?;
+    let refused = upgrade.ask(&["server", "hand-over"]).err().context("it was handed over")?;
+    drop(newer);
+    for part in
+        ["the sessions end and begin again: version 9", " of the state, but this program has"]
+    {
+        ensure(refused.0.contains(part), || refused.0.clone())?;
+    }
+    upgrade.all_connected(1, &server)?;
+    server.stop()?;
+    ensure(upgrade.manager.stored().is_empty(), || "something was stored".into())?;
+    let server = upgrade.serve("server 2")?;
+    for client in &mut upgrade.clients {
+        client.wait_for_nth(READY, 2, SETUP_LIMIT)?;
+    }
+    upgrade.all_connected(2, &server)?;
+    Ok(String::new())
+}
+
+/// A process finds sessions in another layout. It says so and serves clients, which connect again.
+pub(super) fn state_of_another_version(scenario: &Scenario<'_>) -> Result<String> {
+    let mut upgrade = Upgrade::prepare(scenario, "udp/1194", FEW)?;
+    let mut server = upgrade.serve("server 1")?;
+    upgrade.dial(&[])?;
+    upgrade.all_connected(1, &server)?;
+    upgrade.ask(&["server", "hand-over"]).map_err(|e| server.failure(&e.0))?;
+    server.wait_exit(SETUP_LIMIT)?;
+    let state = upgrade.manager.stored().get("adit-state").context("no state")?.try_clone()?;
+    let path = format!("/proc/self/fd/{}", state.as_raw_fd());
+    let text = fs::read_to_string(&path)?;
+    fs::write(&path, text.replacen(STATE_VERSION.0, STATE_VERSION.1, 1))?;
+    let mut server = upgrade.serve("server 2")?;
+    let sentence = "sessions of the former process: not taken over: version 9";
+    server.wait_for(sentence, SETUP_LIMIT)?;
+    ensure(upgrade.manager.stored().is_empty(), || "descriptors remain stored".into())?;
+    // The former process left without a word, so the clients would wait for their timers.
+    for client in &mut upgrade.clients {
+        client.signal(Signal::SIGUSR1)?;
+        client.wait_for_nth(READY, 2, SETUP_LIMIT)?;
+    }
+    upgrade.all_connected(2, &server)?;
+    server.stop()?;
+    Ok(String::new())
 }
 
 /// Upgrades of `adit openvpn` as a server during a transfer. Its device has no name in the configuration.
