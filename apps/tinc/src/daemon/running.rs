@@ -312,8 +312,11 @@ impl Running {
     fn store_key(&self, node: &NodeName, key: &PublicKey) {
         use std::io::Write;
         let path = self.net.host_file(node);
+        let is_open = |content: Vec<u8>| content.last().is_some_and(|last| *last != b'\n');
+        let newline = if files::contents(&path).is_ok_and(is_open) { "\n" } else { "" };
+        let line = format!("{newline}Ed25519PublicKey = {key}\n");
         let stored = files::write(&path, WriteMode::Append)
-            .and_then(|mut file| file.write_all(format!("Ed25519PublicKey = {key}\n").as_bytes()));
+            .and_then(|mut file| file.write_all(line.as_bytes()));
         if let Err(error) = stored {
             tracing::warn!(
                 "the key of {node} is known until the daemon ends: {}: {error}",
@@ -328,9 +331,15 @@ impl Running {
         self.node.close_all(now);
         self.perform(now);
         self.address_cache.write(&self.node);
-        self.scripts.push_path("tinc-down", &[]);
-        if tokio::time::timeout(limit, self.scripts.finish()).await.is_err() {
+        // Other nodes decide how many scripts wait for changes of the net. The last script must run all the same.
+        let each = limit / 2;
+        if tokio::time::timeout(each, self.scripts.finish()).await.is_err() {
+            self.scripts.give_up();
             tracing::warn!("the scripts took too long");
+        }
+        self.scripts.push_path("tinc-down", &[]);
+        if tokio::time::timeout(each, self.scripts.finish()).await.is_err() {
+            tracing::warn!("the script tinc-down took too long");
         }
     }
 

@@ -92,6 +92,13 @@ impl Scripts {
         self.running.is_none() && self.waiting.is_empty()
     }
 
+    /// Runs none of the scripts that wait, and no longer waits for the one that runs.
+    pub(super) fn give_up(&mut self) {
+        self.skipped = self.skipped.saturating_add(self.waiting.len() as u64);
+        self.waiting.clear();
+        self.running = None;
+    }
+
     /// Waits until all scripts have ended.
     pub(super) async fn finish(&mut self) {
         while !self.is_idle() {

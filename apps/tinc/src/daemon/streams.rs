@@ -4,7 +4,6 @@
 //! waits to be written is bounded by the node, which closes a connection whose peer does not read.
 
 use std::collections::{BTreeSet, HashMap};
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -14,9 +13,9 @@ use adit_tinc::name::NodeName;
 use adit_tinc::node::ConnectionId;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use super::dial::Link;
 
@@ -53,12 +52,18 @@ pub(super) enum StreamEvent {
 
 /// A connection.
 struct Open {
-    /// The bytes to write; `None` while it is dialled.
-    writer: Option<mpsc::UnboundedSender<Vec<u8>>>,
+    /// `None` while it is dialled.
+    writer: Option<Writer>,
     /// The number of bytes that wait.
     backlog: Arc<AtomicUsize>,
     /// The task that dials or reads.
     task: AbortHandle,
+}
+
+/// The end of a task that writes. When it is dropped, the task writes what waits, for as long as [`LINGER`].
+struct Writer {
+    bytes: mpsc::UnboundedSender<Vec<u8>>,
+    _open: oneshot::Sender<()>,
 }
 
 /// The connections.
@@ -142,10 +147,21 @@ impl Streams {
         write: impl AsyncWrite + Unpin + Send + 'static,
     ) {
         let task = tokio::spawn(reader(id, read, self.events.0.clone()));
-        let (writer, lines) = mpsc::unbounded_channel();
+        let ((bytes, lines), (open, closed)) = (mpsc::unbounded_channel(), oneshot::channel());
         let backlog = Arc::new(AtomicUsize::new(0));
-        tokio::spawn(write_all(write, lines, Arc::clone(&backlog)));
-        self.open.insert(id, Open { writer: Some(writer), backlog, task: task.abort_handle() });
+        let written = write_all(write, lines, Arc::clone(&backlog));
+        tokio::spawn(async move {
+            let late = async {
+                let _: Result<(), _> = closed.await;
+                sleep(LINGER).await;
+            };
+            tokio::select! {
+                () = written => {}
+                () = late => {}
+            }
+        });
+        let writer = Some(Writer { bytes, _open: open });
+        self.open.insert(id, Open { writer, backlog, task: task.abort_handle() });
     }
 
     /// Sends bytes. Returns the number of bytes that wait.
@@ -153,7 +169,7 @@ impl Streams {
         let Some(Open { writer: Some(writer), backlog, .. }) = self.open.get(&id) else { return 0 };
         let waiting = backlog.fetch_add(bytes.len(), Relaxed).saturating_add(bytes.len());
         // If the writer has ended, so does the reader.
-        let _ = writer.send(bytes);
+        let _ = writer.bytes.send(bytes);
         self.waiting.insert(id);
         waiting
     }
@@ -234,16 +250,44 @@ async fn write_all(
     backlog: Arc<AtomicUsize>,
 ) {
     while let Some(bytes) = lines.recv().await {
-        let written = if lines.is_closed() {
-            timeout(LINGER, stream.write_all(&bytes))
-                .await
-                .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
-        } else {
-            stream.write_all(&bytes).await
-        };
+        let written = stream.write_all(&bytes).await;
         backlog.fetch_sub(bytes.len(), Relaxed);
         if written.is_err() {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A peer must not be able to make the process keep what waits for it, by reading nothing.
+    #[tokio::test]
+    async fn a_peer_that_reads_nothing_gets_no_more_after_the_end() {
+        let mut streams = Streams::new();
+        let (ours, mut theirs) = tokio::io::duplex(16);
+        let (read, write) = tokio::io::split(ours);
+        streams.serve_halves(ConnectionId(1), read, write);
+        assert_eq!(streams.send(ConnectionId(1), vec![7; 100]), 100);
+        tokio::task::yield_now().await;
+        streams.close(ConnectionId(1));
+        sleep(LINGER + Duration::from_millis(500)).await;
+        let mut arrived = Vec::new();
+        theirs.read_to_end(&mut arrived).await.unwrap();
+        assert_eq!(arrived, [7; 16]);
+    }
+
+    #[tokio::test]
+    async fn what_waits_at_the_end_is_sent() {
+        let mut streams = Streams::new();
+        let (ours, mut theirs) = tokio::io::duplex(16);
+        let (read, write) = tokio::io::split(ours);
+        streams.serve_halves(ConnectionId(1), read, write);
+        streams.send(ConnectionId(1), vec![7; 100]);
+        streams.close(ConnectionId(1));
+        let mut arrived = Vec::new();
+        theirs.read_to_end(&mut arrived).await.unwrap();
+        assert_eq!(arrived, [7; 100]);
     }
 }

@@ -11,7 +11,7 @@ use crate::invitation::{Cookie, FileError, MAX_FILE};
 use crate::keys::{PrivateKey, PublicKey};
 use crate::meta::Id;
 use crate::name::NodeName;
-use crate::sptps::{CipherChoice, Event, INVITATION_LABEL, Params, Received, Role, Stream};
+use crate::sptps::{self, CipherChoice, Event, INVITATION_LABEL, Params, Received, Role, Stream};
 
 /// The reason why an inviter ends the exchange. The joining node only sees the connection end.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -142,7 +142,10 @@ impl Inviter {
                     self.state = State::Cookie;
                     continue;
                 }
-                Received::Event(Event::Rekeyed) => continue,
+                // It would only cost time, of which a stranger could use up as much as it likes.
+                Received::Event(Event::Rekeyed) => {
+                    return Err(ExchangeError::from(sptps::Error::UnexpectedHandshake).into());
+                }
                 Received::Record(kind, data) => (kind, data),
             };
             return match (kind, &self.state) {

@@ -10,7 +10,7 @@ use crate::invitation::{Accepted, FileError, MAX_FILE, Url};
 use crate::keys::{PrivateKey, PublicKey};
 use crate::meta::{Id, Identity, Lines, MAJOR};
 use crate::name::NodeName;
-use crate::sptps::{CipherChoice, Event, INVITATION_LABEL, Params, Received, Role, Stream};
+use crate::sptps::{self, CipherChoice, Event, INVITATION_LABEL, Params, Received, Role, Stream};
 
 /// The time within which the inviter must send something.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -185,7 +185,10 @@ impl Joiner {
                     self.phase = Phase::Cookie;
                     continue;
                 }
-                Received::Event(Event::Rekeyed) => continue,
+                // It would only cost time, of which a stranger could use up as much as it likes.
+                Received::Event(Event::Rekeyed) => {
+                    return Err(ExchangeError::from(sptps::Error::UnexpectedHandshake).into());
+                }
                 Received::Record(kind, data) => (kind, data),
             };
             match (kind, self.phase) {

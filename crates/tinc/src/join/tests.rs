@@ -403,6 +403,42 @@ fn an_inviter_accepts_only_what_is_due() {
     assert!(joiner.accept(NOW, &key, &mut out).is_err());
 }
 
+/// New keys cost time, and a stranger needs no cookie to ask for them.
+#[test]
+fn a_joining_node_does_not_renew_keys() {
+    let (mut random, mut out, mut answers) = (Random::new([2; 32]), Vec::new(), Vec::new());
+    let joining = alice().public();
+    let mut inviter =
+        Inviter::start(&name("bob"), invitation_key(), joining, &mut random, &mut answers);
+    let lines = answers.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
+    let start = lines.map(|(at, _)| at + 1).nth(1).unwrap();
+    answers.drain(..start);
+    let params = Params {
+        role: Role::Initiator,
+        key: alice(),
+        peer: invitation_key().public(),
+        label: INVITATION_LABEL.to_vec(),
+        cipher: CipherChoice::default(),
+    };
+    let mut session = Stream::start(params, &mut random, &mut out);
+    let mut began = false;
+    for _ in 0..6 {
+        session.receive(&mut &std::mem::take(&mut answers)[..], &mut random, &mut out).unwrap();
+        if session.is_established() && !std::mem::replace(&mut began, true) {
+            session.rekey(&mut random, &mut out).unwrap();
+        }
+        let input = std::mem::take(&mut out);
+        let Err(error) = inviter.receive(&mut &input[..], &mut random, &mut answers) else {
+            continue;
+        };
+        let expected = ExchangeError::Session(sptps::Error::UnexpectedHandshake);
+        assert_eq!(error, InviterError::Exchange(expected));
+        assert!(began);
+        return;
+    }
+    panic!("the keys were renewed");
+}
+
 /// Specification 14.5 and 15.1.
 #[test]
 fn the_new_nodes_files_are_complete_and_within_their_directory() {
