@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use adit_crypto::{Digest, hash};
 
-/// Length of the longest name in a message, bytes.
-pub const MAX_NAME: usize = 2048;
+/// Length of the longest name in a message, bytes. No node with a longer one could have a host file.
+pub const MAX_NAME: usize = 255;
 
 /// Length of the longest name in a configuration, bytes.
 pub const MAX_CONFIGURED_NAME: usize = 128;

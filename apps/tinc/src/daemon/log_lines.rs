@@ -38,6 +38,9 @@ pub(super) fn log(event: &Event) {
                 "Nodes {known} and {refused} have the same identifier: {refused} is refused"
             );
         }
+        Event::LineRefused { node, error } => {
+            tracing::warn!("Neighbour {node} sent or passed on an invalid line: {error}");
+        }
         Event::Excess { node, excess } => {
             tracing::warn!("Neighbour {node} exceeds a limit: {excess:?}");
         }

@@ -194,6 +194,7 @@ impl Running {
             ("refused-packets", counters.refused_packets),
             ("refused-handshakes", counters.refused_handshakes),
             ("removed-cipher-offers", counters.removed_offers),
+            ("refused-lines", counters.refused_lines),
             ("not-written", data.not_written),
             ("not-sent", data.not_sent),
             ("scripts-skipped", self.scripts.skipped()),

@@ -109,17 +109,29 @@ impl Graph {
         Ok(())
     }
 
+    /// Returns the number of nodes and edges.
+    pub fn size(&self) -> usize {
+        self.nodes.len().saturating_add(self.edges)
+    }
+
     /// Returns whether a node is known.
     pub fn contains(&self, name: &NodeName) -> bool {
         self.nodes.contains_key(name)
     }
 
-    /// Removes a node without edges that is not reachable. Returns whether it did.
-    pub fn remove_node(&mut self, name: &NodeName) -> bool {
-        let unused = |node: &Node| node.edges.is_empty() && node.route.is_none();
-        let named = self.nodes.values().any(|node| node.edges.contains_key(name));
-        let removable = !named && self.nodes.get(name).is_some_and(unused);
-        removable && self.nodes.remove(name).is_some()
+    /// Removes the nodes that are not reachable and have no edges in either direction. Returns their names.
+    pub fn remove_unused(&mut self) -> Vec<NodeName> {
+        let named: BTreeSet<NodeName> =
+            self.nodes.values().flat_map(|node| node.edges.keys()).cloned().collect();
+        let mut removed = Vec::new();
+        self.nodes.retain(|name, node| {
+            let is_unused = node.edges.is_empty() && node.route.is_none() && !named.contains(name);
+            if is_unused {
+                removed.push(name.clone());
+            }
+            !is_unused
+        });
+        removed
     }
 
     /// Adds or updates an edge. Call [`Graph::compute`] after a batch of changes.
@@ -174,6 +186,12 @@ impl Graph {
     /// Returns the names of all nodes, in their order.
     pub fn nodes(&self) -> impl Iterator<Item = &NodeName> {
         self.nodes.keys()
+    }
+
+    /// Returns the name of the first node after this one, in the order of names.
+    pub fn node_after(&self, name: &NodeName) -> Option<&NodeName> {
+        let later = (std::ops::Bound::Excluded(name), std::ops::Bound::Unbounded);
+        self.nodes.range::<NodeName, _>(later).next().map(|(name, _)| name)
     }
 
     /// Returns the edges of a node, in the order of the names that they lead to.

@@ -83,6 +83,11 @@ impl SubnetTable {
         self.by_owner.get(owner).into_iter().flatten()
     }
 
+    /// Returns the number of subnets with the same addresses, whatever their weights and owners.
+    pub fn rivals(&self, subnet: &Subnet) -> usize {
+        self.by_network.get(&subnet.network()).map_or(0, BTreeSet::len)
+    }
+
     /// Returns the number of subnets.
     pub fn len(&self) -> usize {
         self.count

@@ -57,10 +57,10 @@ fn a_node_is_reachable_when_both_ends_have_announced_the_connection() {
     assert!(graph.remove_edge(&name("b"), &name("a")));
     assert!(!graph.remove_edge(&name("b"), &name("a")));
     assert_eq!(changes(&mut graph), [("b".to_owned(), false)]);
-    assert!(!graph.remove_node(&name("b")), "an edge leads to it");
+    assert_eq!(graph.remove_unused(), [], "an edge leads to it");
     assert!(graph.remove_edge(&name("a"), &name("b")));
-    assert!(graph.remove_node(&name("b")) && !graph.remove_node(&name("b")));
-    assert!(!graph.remove_node(&name("a")), "the node itself");
+    assert_eq!(graph.remove_unused(), [name("b")]);
+    assert_eq!(graph.remove_unused(), [], "the node itself stays");
 }
 
 /// Specification 8.1: fewest hops, then the lowest weight.

@@ -7,6 +7,9 @@ use super::{AddressToken, MAX_FIELD, MAX_TEXT, MessageError, Options, Token};
 use crate::name::NodeName;
 use crate::subnet::Subnet;
 
+/// Length of the longest word of an address, bytes: an IPv6 address with a scope is shorter. Edges are stored with four of them.
+const MAX_ADDRESS_WORD: usize = 64;
+
 /// A cursor over the words of a line, after the first one.
 pub(super) struct Fields<'a> {
     kind: u32,
@@ -90,7 +93,12 @@ impl<'a> Fields<'a> {
     }
 
     pub(super) fn address(&mut self) -> Result<AddressToken, MessageError> {
-        Ok(AddressToken { host: self.token("address")?, port: self.token("port")? })
+        let mut word = |name| {
+            let token = self.token(name)?;
+            let is_short = token.as_bytes().len() <= MAX_ADDRESS_WORD;
+            is_short.then_some(token).ok_or_else(|| self.invalid(name))
+        };
+        Ok(AddressToken { host: word("address")?, port: word("port")? })
     }
 
     /// Returns whether one of the remaining words is this one.

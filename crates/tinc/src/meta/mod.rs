@@ -42,7 +42,8 @@ pub const MAX_RELAYED: usize = 12 + crate::sptps::DATAGRAM_OVERHEAD + MAX_FRAME;
 /// The shortest path MTU with which UDP counts as working.
 pub const MIN_MTU: u16 = 512;
 
-/// The reason why bytes are not a message. It ends the connection: both sides would disagree about what follows.
+/// The reason why bytes are not a message. It ends the connection, because both sides would disagree about what follows, unless the neighbour may only
+/// have passed the line on: see [`Message::is_passed_on`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
     /// The line is empty, or does not begin with a number.
@@ -190,6 +191,10 @@ impl Message {
         if line.len() > MAX_ACCEPTED {
             return Err(MessageError::TooLong(line.len()));
         }
+        // tinc 1.0 closes the connection of a node that passes on a longer one.
+        if line.len() > MAX_LINE && Self::is_passed_on(line) {
+            return Err(MessageError::TooLong(line.len()));
+        }
         let mut fields = Fields::new(line)?;
         Ok(match fields.kind() {
             ACK => Self::Ack {
@@ -270,6 +275,23 @@ impl Message {
         let compression = fields.number("compression")?;
         let reflexive = if fields.is_empty() { None } else { fields.address().ok() };
         Ok(Self::AnsKey { from, to, key, offers_aes, compression, reflexive })
+    }
+
+    /// Returns the node that a message for one other node comes from.
+    pub fn sender(&self) -> Option<&NodeName> {
+        match self {
+            Self::ReqKey(from, ..)
+            | Self::AnsKey { from, .. }
+            | Self::UdpInfo(from, ..)
+            | Self::MtuInfo(from, ..) => Some(from),
+            _ => None,
+        }
+    }
+
+    /// Returns whether a line, which may be invalid, is of a kind that neighbours pass on for others.
+    pub fn is_passed_on(line: &[u8]) -> bool {
+        let kind = Fields::new(line).map(|fields| fields.kind());
+        kind.is_ok_and(|kind| matches!(kind, ADD_SUBNET..=ANS_KEY | UDP_INFO | MTU_INFO))
     }
 
     /// Returns whether the message is flooded: passed on to all neighbours but the one that it came from.

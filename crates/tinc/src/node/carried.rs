@@ -164,6 +164,11 @@ impl Node {
         reflexive: Option<&AddressToken>,
     ) -> bool {
         let Some(peer) = self.peers.get_mut(name).filter(|peer| peer.carried) else { return false };
+        // The other layer need not stop for a record that will be refused.
+        let session = peer.session.as_ref();
+        if session.is_some_and(|session| session.sptps.check_handshake(record).is_err()) {
+            return false;
+        }
         if peer.deferred.len() < MAX_DEFERRED {
             peer.deferred.push((record.to_vec(), reflexive.cloned()));
         } else {

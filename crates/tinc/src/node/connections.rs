@@ -8,16 +8,19 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use adit_engine::{Instant, Rate};
+use adit_engine::{Instant, Rate, TokenBucket};
 
 use super::requests::Answer;
 use super::{
     CloseReason, ConnectionId, Event, MAX_CONNECTIONS, MAX_QUEUE, MAX_UNAUTHENTICATED, Node,
     Output, after, canonical, count,
 };
-use crate::meta::{Id, Lines, Message, Options};
+use crate::meta::{Id, Lines, Message, MessageError, Options};
 use crate::name::NodeName;
 use crate::sptps::{self, Received, Stream};
+
+/// How often a neighbour may renew the keys of a connection. tinc never does.
+const REKEYS: Rate = Rate::one_in(Duration::from_secs(60), 4);
 
 /// A connection with a neighbour.
 pub(super) struct Connection {
@@ -34,6 +37,10 @@ pub(super) struct Connection {
     pub(super) out: Vec<u8>,
     /// The number of bytes that the driver has not sent yet.
     backlog: usize,
+    /// The exchanges of new keys, each of which costs time.
+    rekeys: TokenBucket,
+    /// The first node whose subnets and edges a new neighbour does not have yet.
+    pub(super) untold: Option<NodeName>,
 }
 
 /// The state of a connection.
@@ -93,6 +100,8 @@ impl Connection {
             state,
             out: Vec::new(),
             backlog: 0,
+            rekeys: TokenBucket::new(),
+            untold: None,
         }
     }
 
@@ -148,8 +157,8 @@ impl Node {
         let rate = Rate::one_in(Duration::from_secs(1), self.config.max_connection_burst);
         let full = self.connections.len() >= MAX_CONNECTIONS
             || self.unauthenticated() >= MAX_UNAUTHENTICATED;
-        let local_host = remote.ip().is_loopback();
-        if full || (!local_host && self.accepted.take_whole(now, rate).is_err()) {
+        let is_limited = !remote.ip().is_loopback();
+        if full || (is_limited && !self.started.take(now, rate, remote.ip())) {
             count(&mut self.counters.refused_connections);
             return None;
         }
@@ -273,7 +282,12 @@ impl Node {
             return Ok(Some(match received {
                 None => return Ok(None),
                 Some(Received::Event(sptps::Event::Established)) => Unit::Established,
-                Some(Received::Event(sptps::Event::Rekeyed)) => continue,
+                Some(Received::Event(sptps::Event::Rekeyed)) => {
+                    if connection.rekeys.take_whole(self.now, REKEYS).is_err() {
+                        return Err(CloseReason::OutOfTurn);
+                    }
+                    continue;
+                }
                 Some(Received::Record(_, data)) => {
                     record.extend_from_slice(data);
                     Unit::Record
@@ -313,7 +327,16 @@ impl Node {
             self.neighbours_packet(&node, record);
             return Ok(());
         }
-        match (Message::parse(record)?, active) {
+        let message = match Message::parse(record) {
+            // What another node made up must not end the connection with a neighbour that understands it, and passed it on.
+            Err(error) if active && Message::is_passed_on(record) => {
+                let node = meta.node.clone();
+                self.line_refused(node, error);
+                return Ok(());
+            }
+            parsed => parsed?,
+        };
+        match (message, active) {
             (Message::Ack { udp_port, weight, options }, false) => {
                 self.acknowledged(id, &udp_port, weight, options);
                 Ok(())
@@ -334,6 +357,13 @@ impl Node {
         }
     }
 
+    fn line_refused(&mut self, node: NodeName, error: MessageError) {
+        count(&mut self.counters.refused_lines);
+        if self.limits.may_report(self.now, &node) {
+            self.event(Event::LineRefused { node, error });
+        }
+    }
+
     fn message_received(
         &mut self,
         id: ConnectionId,
@@ -341,6 +371,11 @@ impl Node {
         line: &[u8],
         message: Message,
     ) -> Result<(), CloseReason> {
+        if message.sender() == Some(&self.own) {
+            // Another node made it up, or it went in a circle.
+            count(&mut self.counters.refused_lines);
+            return Ok(());
+        }
         match message {
             Message::TermReq => return Err(CloseReason::TermReq),
             Message::Ping => self.send(id, &Message::Pong),
@@ -350,10 +385,10 @@ impl Node {
             }
             Message::AnsKey { from, to, key, offers_aes, reflexive, .. } => {
                 let answer = Answer { key, offers_aes, reflexive };
-                self.key_answered(line, &from, &to, answer);
+                self.key_answered(node, line, &from, &to, answer);
             }
-            Message::UdpInfo(from, to, address) => self.udp_info(&from, &to, &address),
-            Message::MtuInfo(from, to, mtu) => self.mtu_info(&from, &to, mtu),
+            Message::UdpInfo(from, to, address) => self.udp_info(node, &from, &to, &address),
+            Message::MtuInfo(from, to, mtu) => self.mtu_info(node, &from, &to, mtu),
             flooded => self.flooded(id, node, line, flooded),
         }
         Ok(())

@@ -184,11 +184,9 @@ impl Node {
                 self.remove_edge(name, &to);
             }
         }
-        for name in &unreachable {
-            if self.graph.remove_node(name) {
-                self.by_id.remove(&name.id());
-                self.limits.nodes.release(name);
-            }
+        for name in self.graph.remove_unused() {
+            self.by_id.remove(&name.id());
+            self.limits.nodes.release(&name);
         }
         self.finish();
     }

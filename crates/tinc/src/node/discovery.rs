@@ -9,6 +9,7 @@ use std::time::Duration;
 use adit_engine::Instant;
 
 use super::mtu::Probes;
+use super::payload::RELAY_MINOR;
 use super::{Event, Node, UdpEndpoint, after, count};
 use crate::legacy::FIRST_MINOR;
 use crate::meta::{MIN_MTU, Options};
@@ -37,37 +38,47 @@ const REPORT_MARGIN: Duration = Duration::from_secs(1);
 /// Every how many datagrams an unconfirmed address is tried; the others go to addresses in edges.
 const CURRENT_EVERY: u32 = 3;
 
+/// The number of nodes for which one call looks: a node, the relay to it, and the neighbour on the way to that. With edges that a member invents,
+/// two neighbours can be each other's next hop.
+const MAX_ON_THE_WAY: usize = 3;
+
 impl Node {
     /// Starts what is missing for datagrams to a node: a session, a confirmed address, the path MTU; for it, or for the relay in between.
     pub(super) fn try_path(&mut self, name: &NodeName, search_mtu: bool) {
-        let Some(route) = self.graph.route(name).filter(|_| *name != self.own) else { return };
+        let mut next = Some(name.clone());
+        for _ in 0..MAX_ON_THE_WAY {
+            let Some(name) = next else { return };
+            next = self.try_node(&name, search_mtu);
+        }
+    }
+
+    /// Starts what is missing for a node. Returns the node on the way to it for which the same is to be done.
+    fn try_node(&mut self, name: &NodeName, search_mtu: bool) -> Option<NodeName> {
+        let route = self.graph.route(name).filter(|_| *name != self.own)?;
         let (options, next_hop) = (route.options, route.next_hop.clone());
         let via = if route.via == self.own { next_hop.clone() } else { route.via.clone() };
         if u16::from(options.minor()) < FIRST_MINOR {
-            return;
+            return None;
         }
         let tcp_only = self.config.own.tcp_only || options.has(Options::TCP_ONLY);
         if tcp_only && self.active.contains_key(name) {
-            return;
+            return None;
         }
         self.ensure_session(name);
         if via != *name {
-            if self.minor(&via) >= 4 {
-                self.try_path(&via, search_mtu);
-            }
-            return;
+            return Some(via).filter(|via| self.minor(via) >= RELAY_MINOR);
         }
         if tcp_only {
-            return;
+            return None;
         }
         self.discover(name);
         if !self.peers.get(name).is_some_and(|peer| peer.udp.confirmed) {
-            if next_hop != *name {
-                self.try_path(&next_hop, search_mtu);
-            }
-        } else if search_mtu && options.has(Options::PMTU_DISCOVERY) {
+            return Some(next_hop).filter(|next_hop| next_hop != name);
+        }
+        if search_mtu && options.has(Options::PMTU_DISCOVERY) {
             self.search_mtu(name);
         }
+        None
     }
 
     /// Sends the probes and reports that are due.
@@ -195,6 +206,10 @@ impl Node {
     fn probe_answered(&mut self, name: &NodeName, address: SocketAddr, len: u16) {
         let (now, interval) = (self.now, self.config.ping_interval);
         let keepalive = self.config.udp_discovery_keepalive_interval;
+        // A member that forges source addresses must not take over another one's datagrams.
+        if self.by_address.get(&address).is_some_and(|holder| holder != name) {
+            return count(&mut self.counters.refused_records);
+        }
         let Some(peer) = self.peers.get_mut(name) else { return };
         peer.udp.answered = now;
         if let Some(probed) = peer.udp.probed.take() {

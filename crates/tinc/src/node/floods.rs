@@ -27,6 +27,9 @@ const ANSWER_INTERVAL: Duration = Duration::from_secs(1);
 /// The number of recent answers that are remembered. Further contradictions get no answer until some are forgotten.
 const MAX_ANSWERS: usize = 4096;
 
+/// The number of announced subnets with the same addresses. For a packet to them, the search for a reachable owner may look at all.
+const MAX_RIVALS: usize = 1024;
+
 /// An announcement that contradicts this node's own state.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Claim {
@@ -175,7 +178,8 @@ impl Node {
         }
         if !self.config.strict_subnets {
             let key = (owner.clone(), subnet);
-            if !self.limits.subnets.take(key.clone(), member) {
+            let rivals = self.subnets.rivals(&subnet);
+            if rivals >= MAX_RIVALS || !self.limits.subnets.take(key.clone(), member) {
                 return self.exceeded(member, Excess::Subnets);
             }
             if self.subnets.insert(owner, subnet).is_err() {
@@ -311,9 +315,23 @@ impl Node {
 
     /// Looks for a second node with this node's name.
     pub(super) fn check_contradictions(&mut self) {
+        let was_silent = self.contradictions.silent_until().is_some();
         if self.contradictions.check(self.now) {
             self.event(Event::NameConflict);
         }
+        if was_silent && self.contradictions.silent_until().is_none() {
+            self.announce_again();
+        }
+    }
+
+    /// Announces this node's edges and subnets once more, because contradictions had no answer for a while. Nodes that know them ignore this.
+    fn announce_again(&mut self) {
+        let own = self.own.clone();
+        let subnets = self.subnets.of(&own).map(|subnet| Message::AddSubnet(own.clone(), *subnet));
+        let edges = self.graph.edges_of(&own);
+        let edges = edges.map(|(to, edge)| Message::AddEdge(own.clone(), to.clone(), edge.clone()));
+        let messages: Vec<Message> = subnets.chain(edges).collect();
+        messages.iter().for_each(|message| self.flood(message, None));
     }
 }
 

@@ -10,6 +10,9 @@ use crate::meta::{AddressToken, EdgeInfo, Id, Identity, Message, Options, Token}
 use crate::name::NodeName;
 use crate::sptps::{CipherChoice, Params, Role, Stream, meta_label};
 
+/// The number of waiting bytes on a connection below which more of the topology is sent to a new neighbour.
+const MAX_TOLD: usize = 4 << 20;
+
 impl Node {
     /// Checks the peer's identification, and starts the session.
     pub(super) fn identified(
@@ -72,6 +75,9 @@ impl Node {
         let Some(meta) = connection.meta() else { return Ok(()) };
         let dialled = connection.dialled.is_some();
         let remains = dialled == (self.own > meta.node);
+        if !dialled {
+            self.started.proved(connection.remote.ip());
+        }
         let (now, timeout) = (self.now, self.config.ping_timeout);
         let rivals = self.connections.iter().filter(|(other, it)| {
             **other != id
@@ -120,7 +126,7 @@ impl Node {
         if let Some(old) = self.active.get(&node).copied() {
             // The other side keeps the newer connection as well, and starts its session for packets again when the graph changes.
             self.remove_connection(old, CloseReason::Replaced, false);
-            self.refresh();
+            self.compute();
         }
         self.abandon_attempts(&node, id);
         let Some(connection) = self.connections.get_mut(&id) else { return };
@@ -180,29 +186,49 @@ impl Node {
 
     /// Sends the whole topology to a new neighbour.
     fn send_everything(&mut self, id: ConnectionId) {
-        let own = self.own.clone();
-        let nodes: Vec<NodeName> = if self.config.tunnel_server {
-            vec![own]
-        } else {
-            self.graph.nodes().cloned().collect()
-        };
-        for name in nodes {
-            let subnets: Vec<Message> = self
-                .subnets
-                .of(&name)
-                .map(|subnet| Message::AddSubnet(name.clone(), *subnet))
-                .collect();
-            subnets.iter().for_each(|message| self.send(id, message));
-            if self.config.tunnel_server {
-                continue;
-            }
-            let edges: Vec<Message> = self
-                .graph
-                .edges_of(&name)
-                .map(|(to, edge)| Message::AddEdge(name.clone(), to.clone(), edge.clone()))
-                .collect();
-            edges.iter().for_each(|message| self.send(id, message));
+        if self.config.tunnel_server {
+            self.send_subnets(id, &self.own.clone());
+            return;
         }
+        let first = self.graph.nodes().next().cloned();
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.untold = first;
+        }
+        self.untold.insert(id);
+        self.continue_to_tell();
+    }
+
+    /// Sends more of the topology to new neighbours, as far as their queues have room: what a member has invented must not fill them.
+    pub(super) fn continue_to_tell(&mut self) {
+        for id in self.untold.clone() {
+            loop {
+                let connection = self.connections.get(&id).filter(|it| it.queued() < MAX_TOLD);
+                let Some(name) = connection.and_then(|it| it.untold.clone()) else { break };
+                self.send_subnets(id, &name);
+                let edges: Vec<Message> = self
+                    .graph
+                    .edges_of(&name)
+                    .map(|(to, edge)| Message::AddEdge(name.clone(), to.clone(), edge.clone()))
+                    .collect();
+                edges.iter().for_each(|message| self.send(id, message));
+                let next = self.graph.node_after(&name).cloned();
+                if let Some(connection) = self.connections.get_mut(&id) {
+                    connection.untold = next;
+                }
+            }
+            if self.connections.get(&id).is_none_or(|connection| connection.untold.is_none()) {
+                self.untold.remove(&id);
+            }
+        }
+    }
+
+    fn send_subnets(&mut self, id: ConnectionId, owner: &NodeName) {
+        let subnets: Vec<Message> = self
+            .subnets
+            .of(owner)
+            .map(|subnet| Message::AddSubnet(owner.clone(), *subnet))
+            .collect();
+        subnets.iter().for_each(|message| self.send(id, message));
     }
 }
 

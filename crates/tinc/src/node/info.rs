@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 
-use super::Node;
 use super::mtu::MAX_MTU;
+use super::{Node, count};
 use crate::meta::{AddressToken, MIN_MTU, Message, Options};
 use crate::name::NodeName;
 
@@ -13,7 +13,7 @@ impl Node {
         let Some(route) = self.graph.route(from) else { return };
         if *hop != route.via {
             let own = self.own.clone();
-            self.send_udp_info(&own, from);
+            self.send_udp_info(&own, from, None);
         }
     }
 
@@ -29,10 +29,13 @@ impl Node {
         self.graph.route(to).map_or(0, |route| self.minor(&route.next_hop))
     }
 
-    /// Tells `to` the address of `from`.
-    pub(super) fn send_udp_info(&mut self, from: &NodeName, to: &NodeName) {
+    /// Tells `to` the address of `from`, as a neighbour has done if it is not this node's own.
+    fn send_udp_info(&mut self, from: &NodeName, to: &NodeName, neighbour: Option<&NodeName>) {
         let now = self.now;
         let Some(to) = self.info_target(to) else { return };
+        if neighbour.is_some_and(|neighbour| self.goes_back(neighbour, &to)) {
+            return count(&mut self.counters.not_relayed);
+        }
         let own = *from == self.own;
         let tcp_only = |name: &NodeName| self.options(name).has(Options::TCP_ONLY);
         if self.config.own.tcp_only || (!own && tcp_only(from)) || tcp_only(&to) {
@@ -62,7 +65,13 @@ impl Node {
     }
 
     /// Handles a UDP_INFO.
-    pub(super) fn udp_info(&mut self, from: &NodeName, to: &NodeName, address: &AddressToken) {
+    pub(super) fn udp_info(
+        &mut self,
+        neighbour: &NodeName,
+        from: &NodeName,
+        to: &NodeName,
+        address: &AddressToken,
+    ) {
         if !self.is_known(from) || !self.is_known(to) {
             return;
         }
@@ -76,7 +85,7 @@ impl Node {
         {
             peer.udp.set_address(address);
         }
-        self.send_udp_info(from, to);
+        self.send_udp_info(from, to, Some(neighbour));
     }
 
     /// Tells `to` the size of packets that reach `from`.
@@ -123,7 +132,13 @@ impl Node {
     }
 
     /// Handles an MTU_INFO. A size of less than [`MIN_MTU`] means that discovery failed somewhere: it is ignored.
-    pub(super) fn mtu_info(&mut self, from: &NodeName, to: &NodeName, mtu: i32) {
+    pub(super) fn mtu_info(
+        &mut self,
+        neighbour: &NodeName,
+        from: &NodeName,
+        to: &NodeName,
+        mtu: i32,
+    ) {
         if !self.is_known(from) || !self.is_known(to) {
             return;
         }
@@ -134,6 +149,9 @@ impl Node {
         };
         if self.peers.get_mut(from).is_some_and(|peer| peer.mtu.reported(mtu)) {
             self.changed_paths.add(from);
+        }
+        if self.info_target(to).is_some_and(|to| self.goes_back(neighbour, &to)) {
+            return count(&mut self.counters.not_relayed);
         }
         self.send_mtu_info(from, to, mtu);
     }

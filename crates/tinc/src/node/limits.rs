@@ -4,11 +4,12 @@
 //! so its share is half of each table; the other half remains for all others. Announcements beyond a limit are dropped, counted, and
 //! reported with the neighbour's name.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::Hash;
+use std::net::IpAddr;
 use std::time::Duration;
 
-use adit_engine::{Instant, Rate, TokenBucket};
+use adit_engine::{AddressQuota, Instant, Rate, TokenBucket};
 
 use super::count;
 use crate::graph::{MAX_EDGES, MAX_NODES, MAX_SUBNETS};
@@ -97,6 +98,54 @@ impl Limits {
     /// Only nodes with a host file are neighbours, which bounds their number.
     fn member(&mut self, name: &NodeName) -> &mut Member {
         self.members.entry(name.clone()).or_default()
+    }
+}
+
+/// The inbound connections that began a short while ago, and whose peers have not proved who they are. One address gets at most half of them, so that
+/// one stranger cannot keep all others away.
+#[derive(Debug)]
+pub(super) struct Started {
+    all: TokenBucket,
+    places: AddressQuota,
+    taken: VecDeque<(Instant, IpAddr)>,
+    /// For how long a connection has its place.
+    keep: Duration,
+}
+
+impl Started {
+    /// Creates the limits. `burst` is `MaxConnectionBurst`, of which one comes back each second.
+    pub(super) fn new(burst: u32) -> Self {
+        // In the time in which a connection keeps its place, twice as many begin at most.
+        let most = usize::try_from(burst).unwrap_or(usize::MAX).saturating_mul(2);
+        let (all, places) = (TokenBucket::new(), AddressQuota::new(most, 3));
+        Self { all, places, taken: VecDeque::new(), keep: Duration::from_secs(burst.into()) }
+    }
+
+    /// Counts a connection. Returns whether it may begin.
+    pub(super) fn take(&mut self, now: Instant, rate: Rate, from: IpAddr) -> bool {
+        while let Some((at, old)) = self.taken.front().copied()
+            && now.since(at) >= self.keep
+        {
+            self.taken.pop_front();
+            self.places.release(old);
+        }
+        if !self.places.take(from) {
+            return false;
+        }
+        if self.all.take_whole(now, rate).is_err() {
+            self.places.release(from);
+            return false;
+        }
+        self.taken.push_back((now, from));
+        true
+    }
+
+    /// The peer of a connection has proved who it is.
+    pub(super) fn proved(&mut self, from: IpAddr) {
+        if let Some(at) = self.taken.iter().position(|(_, taken)| *taken == from) {
+            self.taken.remove(at);
+            self.places.release(from);
+        }
     }
 }
 

@@ -45,11 +45,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use adit_engine::{Instant, Random, TokenBucket};
+use adit_engine::{Instant, Random, Rate, TokenBucket};
 
 use self::connections::Connection;
 use self::floods::Contradictions;
-use self::limits::Limits;
+use self::limits::{Limits, Started};
 use self::outgoing::Outgoing;
 use self::peer::Peer;
 use crate::autoconnect::AutoConnect;
@@ -77,6 +77,10 @@ pub const MAX_UNAUTHENTICATED: usize = 64;
 
 /// The number of bytes that wait to be sent on a connection. A neighbour that reads more slowly than others send is given up.
 pub const MAX_QUEUE: usize = 64 << 20;
+
+/// The budget of computing routes: a token for each node, edge and subnet. The graph of a member that invents as many of them as it may takes a
+/// noticeable time to compute, and each line can change it.
+const COMPUTING: Rate = Rate::new(1 << 20, Duration::from_secs(8));
 
 /// The number of buffers that are kept for later packets.
 const MAX_SPARE_BUFFERS: usize = 64;
@@ -133,6 +137,8 @@ pub struct NodeCounters {
     pub stuck_rekeys: u64,
     /// Announcements that contradict this node's own state.
     pub contradictions: u64,
+    /// Lines for many nodes or for another one that are invalid, or that claim to come from this node itself.
+    pub refused_lines: u64,
 }
 
 /// A node of a net. See [the module](self).
@@ -151,6 +157,7 @@ pub struct Node {
     now: Instant,
     graph: Graph,
     graph_changed: bool,
+    computing: TokenBucket,
     /// The neighbours along the tree for packets to many nodes.
     tree: Vec<NodeName>,
     subnets: SubnetTable,
@@ -163,9 +170,11 @@ pub struct Node {
     active: BTreeMap<NodeName, ConnectionId>,
     /// The connections with bytes to send.
     unsent: BTreeSet<ConnectionId>,
+    /// The connections with neighbours that do not have the whole topology yet.
+    untold: BTreeSet<ConnectionId>,
     /// The connections that failed while the node sent on them.
     broken: Vec<(ConnectionId, CloseReason)>,
-    accepted: TokenBucket,
+    started: Started,
     outgoing: BTreeMap<NodeName, Outgoing>,
     choice: AutoConnect,
     /// When the next choice of connections is due.
@@ -174,6 +183,8 @@ pub struct Node {
     recent: BTreeMap<NodeName, VecDeque<SocketAddr>>,
     /// The other reachable nodes.
     peers: BTreeMap<NodeName, Peer>,
+    /// The nodes with packets that wait for a rekey, and those whose rekey is over since a moment ago.
+    settling: BTreeSet<NodeName>,
     by_id: BTreeMap<NodeId, NodeName>,
     /// The nodes with a confirmed UDP address.
     by_address: HashMap<SocketAddr, NodeName>,
@@ -217,6 +228,7 @@ impl Node {
             now,
             graph: Graph::new(own.clone()),
             graph_changed: false,
+            computing: TokenBucket::new(),
             tree: Vec::new(),
             subnets,
             seen: SeenLines::new(config.server.ping_interval),
@@ -226,13 +238,15 @@ impl Node {
             next_connection: 0,
             active: BTreeMap::new(),
             unsent: BTreeSet::new(),
+            untold: BTreeSet::new(),
             broken: Vec::new(),
-            accepted: TokenBucket::new(),
+            started: Started::new(config.server.max_connection_burst),
             outgoing: BTreeMap::new(),
             choice: AutoConnect::default(),
             choose_at: now,
             recent: BTreeMap::new(),
             peers: BTreeMap::new(),
+            settling: BTreeSet::new(),
             by_id: BTreeMap::from([(own.id(), own.clone())]),
             by_address: HashMap::new(),
             changed_paths: ChangedPaths::default(),
@@ -392,8 +406,19 @@ impl Node {
         }
     }
 
-    /// Computes who is reachable, if the topology changed since the last time.
+    /// Computes who is reachable, if the topology changed since the last time. If it changes too often, it waits for a moment.
     fn refresh(&mut self) {
+        if !self.graph_changed {
+            return;
+        }
+        let size = self.graph.size().saturating_add(self.subnets.len());
+        if self.computing.take(self.now, size, COMPUTING) {
+            self.compute();
+        }
+    }
+
+    /// Computes who is reachable.
+    fn compute(&mut self) {
         while std::mem::take(&mut self.graph_changed) {
             let changes = self.graph.compute();
             self.changed_paths.all = true;
@@ -444,6 +469,7 @@ impl Node {
 
     /// Ends a call: closes the connections that failed, computes who is reachable, and hands the collected bytes to the driver.
     fn finish(&mut self) {
+        self.continue_to_tell();
         loop {
             self.refresh();
             let Some((id, reason)) = self.broken.pop() else { break };

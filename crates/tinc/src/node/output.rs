@@ -230,6 +230,13 @@ pub enum Event {
         /// The refused node.
         refused: NodeName,
     },
+    /// A neighbour sent or passed on a line that is invalid. Reported at most once a minute for each neighbour.
+    LineRefused {
+        /// The neighbour.
+        node: NodeName,
+        /// The reason.
+        error: MessageError,
+    },
     /// A neighbour exceeds a limit.
     Excess {
         /// The neighbour.

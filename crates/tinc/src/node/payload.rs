@@ -148,6 +148,7 @@ impl Node {
             copy.extend_from_slice(packet);
             if let Some(peer) = self.peers.get_mut(to) {
                 peer.held.push_back(copy);
+                self.settling.insert(to.clone());
             }
             return;
         }
@@ -366,7 +367,8 @@ impl Node {
         to: &NodeName,
         record: &mut [u8],
     ) -> bool {
-        let Some(route) = self.graph.route(to) else {
+        // One that claims to come from this node would leave it as its own datagram.
+        let Some(route) = self.graph.route(to).filter(|_| *from != self.own) else {
             count(&mut self.counters.not_relayed);
             return false;
         };

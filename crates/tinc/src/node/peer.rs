@@ -18,6 +18,9 @@ pub(super) const MAX_HELD: usize = 64;
 pub(super) struct Peer {
     pub(super) id: NodeId,
     pub(super) session: Option<DataSession>,
+    /// A session that the node has asked for, while there is one: it takes the other's place as soon as the node has proved that it was the one who
+    /// asked. Anyone in the net can ask in its name.
+    pub(super) replacement: Option<DataSession>,
     /// When this node last asked for a session or a key.
     pub(super) asked: Option<Instant>,
     /// When the failure of a handshake with it was last reported.
@@ -106,6 +109,7 @@ impl Peer {
         Self {
             id: name.id(),
             session: None,
+            replacement: None,
             asked: None,
             reported: None,
             udp,
@@ -118,6 +122,14 @@ impl Peer {
             carried: false,
             deferred: Vec::new(),
         }
+    }
+
+    /// Begins another session. What waits belongs to the former one.
+    pub(super) fn set_session(&mut self, session: Option<DataSession>) {
+        self.session = session;
+        self.replacement = None;
+        self.held.clear();
+        self.deferred.clear();
     }
 
     pub(super) fn is_established(&self) -> bool {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use adit_engine::Instant;
 
+use super::limits::Started;
 use super::{CloseReason, ConnectionId, Node};
 use crate::config::{HostConfig, ServerConfig};
 use crate::name::NodeName;
@@ -20,7 +21,10 @@ impl Node {
         own.auto_connect = server.auto_connect;
         own.key_expire = server.key_expire;
         own.local_discovery = server.local_discovery;
-        own.max_connection_burst = server.max_connection_burst;
+        if own.max_connection_burst != server.max_connection_burst {
+            own.max_connection_burst = server.max_connection_burst;
+            self.started = Started::new(server.max_connection_burst);
+        }
         own.max_output_buffer_size = server.max_output_buffer_size;
         own.max_timeout = server.max_timeout;
         own.mtu_info_interval = server.mtu_info_interval;

@@ -1,6 +1,6 @@
 //! The messages from one node to another, which the nodes on the way pass on: REQ_KEY and ANS_KEY.
 
-use super::{Node, count};
+use super::{Excess, Node, count};
 use crate::config::Forwarding;
 use crate::meta::{AddressToken, KeyRequest, Token, decode_record};
 use crate::name::NodeName;
@@ -36,7 +36,7 @@ impl Node {
                 Some(KeyRequest::Datagram(datagram)) if relays => {
                     self.datagram_in_request(neighbour, from, to, &datagram);
                 }
-                _ => self.pass_towards(to, line),
+                _ => self.pass_towards(neighbour, to, line),
             };
         }
         if !self.peers.contains_key(from) {
@@ -47,6 +47,10 @@ impl Node {
             None => {}
             Some(KeyRequest::Datagram(datagram)) => {
                 self.datagram_in_request(neighbour, from, to, &datagram);
+            }
+            // Keys of a session cost more than a line about the topology.
+            Some(_) if !self.limits.line(self.now, neighbour) => {
+                self.exceeded(neighbour, Excess::Lines);
             }
             Some(request) => {
                 if matches!(request, KeyRequest::Session { .. }) {
@@ -75,6 +79,7 @@ impl Node {
     /// Handles an ANS_KEY that a neighbour sent or passed on.
     pub(super) fn key_answered(
         &mut self,
+        neighbour: &NodeName,
         line: &[u8],
         from: &NodeName,
         to: &NodeName,
@@ -85,6 +90,9 @@ impl Node {
             return;
         }
         if *to == self.own {
+            if !self.limits.line(self.now, neighbour) {
+                return self.exceeded(neighbour, Excess::Lines);
+            }
             if let Some(record) = decode_record(&key) {
                 let session = self.peers.get_mut(from).and_then(|peer| peer.session.as_mut());
                 if let Some(session) = session.filter(|_| offers_aes) {
@@ -100,11 +108,11 @@ impl Node {
         // The last node before TO that both reach by UDP tells TO where it sees FROM.
         let address = self.peers.get(from).and_then(|peer| peer.udp.address);
         match address.filter(|_| reflexive.is_none() && self.usable_mtu(to) > 0) {
-            None => self.pass_towards(to, line),
+            None => self.pass_towards(neighbour, to, line),
             Some(address) => {
                 let line = line.strip_suffix(b"\n").unwrap_or(line);
                 let words = format!(" {} {}", address.ip(), address.port());
-                self.pass_towards(to, &[line, words.as_bytes()].concat());
+                self.pass_towards(neighbour, to, &[line, words.as_bytes()].concat());
             }
         }
     }
@@ -115,8 +123,17 @@ impl Node {
         self.graph.contains(name)
     }
 
-    /// Sends a line as it came to the next node on the way.
-    pub(super) fn pass_towards(&mut self, to: &NodeName, line: &[u8]) {
+    /// Returns whether the next node on the way is the neighbour from which a message came. Nothing in a message limits how often it is passed on, so
+    /// two nodes with different views of the net would exchange it without end.
+    pub(super) fn goes_back(&self, neighbour: &NodeName, to: &NodeName) -> bool {
+        self.graph.route(to).is_some_and(|route| route.next_hop == *neighbour)
+    }
+
+    /// Sends a line of a neighbour as it came to the next node on the way.
+    fn pass_towards(&mut self, neighbour: &NodeName, to: &NodeName, line: &[u8]) {
+        if self.goes_back(neighbour, to) {
+            return count(&mut self.counters.not_relayed);
+        }
         let Some(route) = self.graph.route(to) else { return };
         let Some(id) = self.active.get(&route.next_hop).copied() else { return };
         if line.ends_with(b"\n") {

@@ -16,12 +16,19 @@ use crate::sptps::{self, CipherChoice, Datagram, Params, Role, SharedSession, da
 /// The time after which an unanswered request is repeated, and a failed session may start again.
 pub(super) const RETRY: Duration = Duration::from_secs(10);
 
+/// How long a session is in order after its last authentic record: longer than the time between two probes of an idle path. Records that are not
+/// authentic do not restart it meanwhile, because others can send them.
+const IN_ORDER: Duration = Duration::from_secs(20);
+
 /// The number of records after a handshake record of a rekey that may be sealed before the peer has answered: tinc discards a handshake
 /// record that 128 others have overtaken.
 const MAX_OVERTAKING: u32 = 96;
 
 /// The number of keys that a node learns from the net.
 const MAX_LEARNED_KEYS: usize = 4096;
+
+/// The number of host files above which it learns none: each becomes a file, and a daemon does not start with too many.
+const MAX_HOSTS: usize = 8192;
 
 /// A session for packets.
 pub(super) struct DataSession {
@@ -119,10 +126,8 @@ impl Node {
         peer.asked = Some(now);
         let window = self.config.replay_window;
         let (sptps, record) = Datagram::start(params, window, &mut self.random);
-        peer.session = Some(DataSession::new(sptps, Role::Initiator, now));
+        peer.set_session(Some(DataSession::new(sptps, Role::Initiator, now)));
         self.changed_paths.add(to);
-        peer.held.clear();
-        peer.deferred.clear();
         if let Some(record) = token(&record) {
             let offers_aes = cipher == CipherChoice::Agree;
             let request = KeyRequest::Session { record, offers_aes };
@@ -185,7 +190,7 @@ impl Node {
         let asked = peer.asked.is_some_and(|at| self.now.since(at) < RETRY);
         let unknown = |host: &HostConfig| host.public_key.is_none() && !host.unusable_key;
         let unknown = self.hosts.get(from).is_none_or(unknown);
-        let full = self.learned_keys >= MAX_LEARNED_KEYS;
+        let full = self.learned_keys >= MAX_LEARNED_KEYS || self.hosts.len() >= MAX_HOSTS;
         if !unknown || !self.learn_keys || full || !asked {
             return;
         }
@@ -214,6 +219,7 @@ impl Node {
         if waits && own > *from {
             return;
         }
+        let established = peer.is_established();
         let label = data_label(from.as_str(), own.as_str());
         let role = Role::Responder;
         let params = Params { role, key: self.key.clone(), peer: key, label, cipher };
@@ -221,10 +227,13 @@ impl Node {
         if offers_aes {
             sptps.peer_offers();
         }
-        peer.session = Some(DataSession::new(sptps, role, now));
-        self.changed_paths.add(from);
-        peer.held.clear();
-        peer.deferred.clear();
+        let session = Some(DataSession::new(sptps, role, now));
+        if established {
+            peer.replacement = session;
+        } else {
+            peer.set_session(session);
+            self.changed_paths.add(from);
+        }
         self.answer_key(from, &kex, offers_aes && cipher == CipherChoice::Agree);
         self.handshake_record(from, &record, None);
         self.send_mtu_info(&own, from, super::mtu::MAX_MTU);
@@ -246,13 +255,18 @@ impl Node {
         reflexive: Option<AddressToken>,
     ) {
         let now = self.now;
-        if self.defers(from, record, reflexive.as_ref()) {
-            return;
-        }
+        let mut answers = Vec::new();
+        let replaced = match self.replacement_record(from, record, &mut answers) {
+            Some(Ok(None)) => return,
+            Some(result) => Some(result),
+            None if self.defers(from, record, reflexive.as_ref()) => return,
+            None => None,
+        };
         let Some(peer) = self.peers.get_mut(from) else { return };
         let Some(session) = &mut peer.session else { return };
-        let mut answers = Vec::new();
-        let result = session.sptps.receive_handshake(record, &mut self.random, &mut answers);
+        let result = replaced.unwrap_or_else(|| {
+            session.sptps.receive_handshake(record, &mut self.random, &mut answers)
+        });
         self.changed_paths.add(from);
         if !answers.is_empty() {
             session.round_trip = now.since(session.handshake_sent);
@@ -273,6 +287,7 @@ impl Node {
                 if event == sptps::Event::Rekeyed && session.role == Role::Initiator {
                     // The peer's ACK does not prove that this side's has arrived. The last answer took a round trip.
                     session.settled_at = Some(after(now, session.round_trip.min(RETRY)));
+                    self.settling.insert(from.clone());
                 }
                 self.event(match event {
                     sptps::Event::Established => Event::SessionEstablished(from.clone()),
@@ -292,6 +307,31 @@ impl Node {
             peer.udp.set_address(address);
         }
         self.release_held();
+    }
+
+    /// Hands a record to the session that is to replace a node's. Returns the result if it was for that one, which has replaced the other unless it
+    /// waits for another record.
+    fn replacement_record(
+        &mut self,
+        from: &NodeName,
+        record: &[u8],
+        answers: &mut Vec<Vec<u8>>,
+    ) -> Option<Result<Option<sptps::Event>, sptps::Error>> {
+        let peer = self.peers.get_mut(from)?;
+        let replacement = peer.replacement.as_mut()?;
+        let result = replacement.sptps.receive_handshake(record, &mut self.random, answers);
+        match result {
+            Ok(None) => {}
+            // In the latter case it is the node who asked, with another cipher, and it has given up the former session.
+            Ok(Some(_)) | Err(sptps::Error::OtherCipher { .. }) => {
+                let replacement = peer.replacement.take();
+                peer.set_session(replacement);
+            }
+            Err(sptps::Error::OfferRemoved) => peer.replacement = None,
+            // The refused record has changed nothing, and may be the other session's.
+            Err(_) => return None,
+        }
+        Some(result)
     }
 
     /// A datagram of a node is not authentic. During a rekey, those under the new keys overtake the handshake, which travels over TCP: the session
@@ -324,14 +364,17 @@ impl Node {
         self.trouble(from);
     }
 
-    /// A record of a node cannot be read: starts a new session, unless this one is new.
-    pub(super) fn trouble(&mut self, from: &NodeName) {
+    /// A record of a node cannot be read: starts a new session, unless this one is new or in order.
+    fn trouble(&mut self, from: &NodeName) {
         let now = self.now;
         let Some(peer) = self.peers.get(from) else { return };
         let recent = |at: Instant| now.since(at) < RETRY;
-        if peer.session.as_ref().is_some_and(|session| recent(session.started))
-            || peer.asked.is_some_and(recent)
-        {
+        let is_busy = peer.session.as_ref().is_some_and(|session| {
+            let heard = peer.heard.filter(|at| *at >= session.started);
+            let is_in_order = heard.is_some_and(|at| now.since(at) < IN_ORDER);
+            recent(session.started) || (session.sptps.is_established() && is_in_order)
+        });
+        if is_busy || peer.asked.is_some_and(recent) {
             return;
         }
         self.event(Event::SessionRestarted(from.clone()));
@@ -343,6 +386,7 @@ impl Node {
         let now = self.now;
         let (mut rekey, mut stuck) = (Vec::new(), Vec::new());
         for (name, peer) in &mut self.peers {
+            peer.replacement.take_if(|replacement| now.since(replacement.started) >= RETRY);
             let Some(session) = &mut peer.session else { continue };
             if session.rekeying.is_some_and(|since| now.since(since) >= RETRY) {
                 stuck.push(name.clone());
@@ -375,25 +419,24 @@ impl Node {
 
     /// Returns when the first packets that wait may be sent.
     pub(super) fn held_until(&self) -> Option<Instant> {
-        self.peers.values().filter_map(|peer| peer.session.as_ref()?.settled_at).min()
+        let settled_at = |name: &NodeName| self.peers.get(name)?.session.as_ref()?.settled_at;
+        self.settling.iter().filter_map(settled_at).min()
     }
 
     /// Sends packets that waited for the end of a rekey.
     pub(super) fn release_held(&mut self) {
         let now = self.now;
-        for (name, peer) in &mut self.peers {
+        for name in std::mem::take(&mut self.settling) {
+            let Some(peer) = self.peers.get_mut(&name) else { continue };
             let settled_at = peer.session.as_mut().map(|session| &mut session.settled_at);
             if settled_at.is_some_and(|settled| settled.take_if(|at| now >= *at).is_some()) {
-                self.changed_paths.add(name);
+                self.changed_paths.add(&name);
             }
-        }
-        let ready = self.peers.iter().filter(|(_, peer)| {
-            !peer.held.is_empty() && !peer.session.as_ref().is_some_and(|it| it.must_hold(now))
-        });
-        let ready: Vec<NodeName> = ready.map(|(name, _)| name.clone()).collect();
-        for name in ready {
-            let held = self.peers.get_mut(&name).map(|peer| std::mem::take(&mut peer.held));
-            for packet in held.unwrap_or_default() {
+            if peer.session.as_ref().is_some_and(|session| session.must_hold(now)) {
+                self.settling.insert(name);
+                continue;
+            }
+            for packet in std::mem::take(&mut peer.held) {
                 self.seal_packet(&name, &packet);
                 self.recycle(packet);
             }

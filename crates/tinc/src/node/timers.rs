@@ -13,12 +13,17 @@ const SECOND: Duration = Duration::from_secs(1);
 /// For how long a neighbour's PING must be past before its path is kept alive.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(5);
 
+/// The time after which to continue with what waits for a budget or for room in a queue.
+const CONTINUE: Duration = Duration::from_millis(20);
+
 impl Node {
     /// Returns when to call [`Node::tick`] again.
     pub fn deadline(&self) -> Instant {
         let dial = self.outgoing.values().filter_map(super::outgoing::Outgoing::due).min();
         let held = self.held_until();
-        [dial, held].into_iter().flatten().fold(self.next_second, Instant::min)
+        let waits = self.graph_changed || !self.untold.is_empty();
+        let soon = waits.then(|| after(self.now, CONTINUE));
+        [dial, held, soon].into_iter().flatten().fold(self.next_second, Instant::min)
     }
 
     /// Time has passed.

@@ -210,6 +210,28 @@ impl Datagram {
         fresh: &mut dyn FnMut() -> OwnKex,
         out: &mut Vec<Vec<u8>>,
     ) -> Result<Option<Event>, Error> {
+        let (seqno, body) = self.open_handshake(record)?;
+        let message = body.get(1..).unwrap_or_default();
+        // An answer has at most two records.
+        if self.numbers.taken() >= HARD_LIMIT.saturating_sub(1).into() {
+            return Err(Error::Exhausted);
+        }
+        let steps = self.handshake.receive(message, fresh)?;
+        self.next_handshake = seqno.saturating_add(1);
+        self.numbers.window().advance(seqno);
+        self.perform(seqno, steps, out)
+    }
+
+    /// Checks whether a handshake record is authentic, as far as there are keys, and the next one or later.
+    ///
+    /// # Errors
+    /// The record would be refused.
+    pub fn check_handshake(&self, record: &[u8]) -> Result<(), Error> {
+        self.open_handshake(record).map(drop)
+    }
+
+    /// Returns the number of a handshake record, and its type and message.
+    fn open_handshake(&self, record: &[u8]) -> Result<(u32, Vec<u8>), Error> {
         let (seqno, body) = split_seqno(record)?;
         let mut body = body.to_vec();
         if self.receive.current.is_some() {
@@ -222,18 +244,11 @@ impl Datagram {
         } else if seqno != self.next_handshake {
             return Err(Error::OutOfOrder(seqno));
         }
-        let (kind, message) = body.split_first().ok_or(Error::Length(record.len()))?;
-        if *kind != HANDSHAKE {
-            return Err(Error::UnexpectedType(*kind));
+        match body.first() {
+            None => Err(Error::Length(record.len())),
+            Some(&HANDSHAKE) => Ok((seqno, body)),
+            Some(kind) => Err(Error::UnexpectedType(*kind)),
         }
-        // An answer has at most two records.
-        if self.numbers.taken() >= HARD_LIMIT.saturating_sub(1).into() {
-            return Err(Error::Exhausted);
-        }
-        let steps = self.handshake.receive(message, fresh)?;
-        self.next_handshake = seqno.saturating_add(1);
-        self.numbers.window().advance(seqno);
-        self.perform(seqno, steps, out)
     }
 
     fn perform(

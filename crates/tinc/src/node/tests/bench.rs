@@ -162,6 +162,13 @@ impl Bench {
         id
     }
 
+    /// A neighbour renews the keys of its connection.
+    pub(super) fn rekey(&mut self, who: &str) {
+        let mut out = Vec::new();
+        self.members.get_mut(who).unwrap().stream.rekey(&mut self.random, &mut out).unwrap();
+        self.send_raw(who, &out);
+    }
+
     pub(super) fn id(&self, who: &str) -> ConnectionId {
         self.members[who].id
     }

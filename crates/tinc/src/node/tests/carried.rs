@@ -185,6 +185,16 @@ fn a_handshake_record_waits_for_the_other_layer() {
     assert!(!after.is_same(&before) && after.is_same(&path(&bench).unwrap()));
 }
 
+/// Anyone can send a record in a node's name.
+#[test]
+fn a_forged_handshake_record_does_not_stop_the_other_layer() {
+    let (mut bench, _session) = with_bob(|_| {});
+    carry(&mut bench, true);
+    bench.say("bob", "16 bob alice AAAAAAIA -1 -1 -1 0");
+    assert!(path(&bench).is_some());
+    assert_eq!(bench.node.counters().refused_handshakes, 1);
+}
+
 #[test]
 fn only_a_few_handshake_records_wait() {
     let (mut bench, mut session) = with_bob(|_| {});
@@ -217,12 +227,11 @@ fn a_new_session_forgets_what_waited() {
     carry(&mut bench, true);
     let kex = session.sptps.rekey(&mut bench.random).unwrap();
     bench.answer("bob", &session, &kex);
-    let mut session = bench.request_session("bob", "bob");
-    assert!(changed(&mut bench) && path(&bench).is_none());
-    carry(&mut bench, false);
-    bench.continue_session("bob", &mut session);
+    let session = bench.session("bob", "bob");
     assert!(session.sptps.is_established());
-    assert!(!path(&bench).unwrap().is_same(&before));
+    assert!(changed(&mut bench) && !path(&bench).unwrap().is_same(&before));
+    carry(&mut bench, false);
+    assert!(!bench.take("bob").iter().any(|line| line.starts_with("16 ")));
     assert_eq!(bench.node.counters().refused_handshakes, 0);
 }
 
@@ -230,10 +239,17 @@ fn a_new_session_forgets_what_waited() {
 fn a_forgery_that_the_other_layer_saw_starts_a_new_session() {
     let (mut bench, _session) = with_bob(|_| {});
     carry(&mut bench, true);
+    let heard = Traffic { packets_in: 1, ..Traffic::default() };
+    bench.node.carried_traffic(bench.now, &name("bob"), heard, 100);
+    bench.wait(19);
+    bench.node.carried_forgery(bench.now, &name("bob"));
+    bench.pump();
+    assert!(!bench.events().contains(&Event::SessionRestarted(name("bob"))), "it is in order");
+    bench.wait(1);
     bench.node.carried_forgery(bench.now, &name("bob"));
     bench.pump();
     assert!(bench.events().contains(&Event::SessionRestarted(name("bob"))));
-    assert_eq!(bench.node.counters().refused_records, 1);
+    assert_eq!(bench.node.counters().refused_records, 2);
     assert!(changed(&mut bench) && path(&bench).is_none());
     bench.node.carried_forgery(bench.now, &name("bob"));
     bench.pump();

@@ -143,6 +143,12 @@ fn another_node_with_this_name_is_noticed() {
     assert!(bench.take("bob").is_empty(), "no answers for a while");
     bench.wait(11);
     assert!(bench.node.name_conflict_until().is_none());
+    // What other nodes were made to forget in the meantime.
+    let lines = bench.take("carol");
+    let own = ["10 R alice 10.1.0.0/16", "12 R alice bob ", "12 R alice carol "];
+    for line in own {
+        assert!(lines.iter().any(|it| it.starts_with(line)), "{line}: {lines:?}");
+    }
 }
 
 /// Section 6.1: with StrictSubnets only the host files' subnets count, but all are passed on.

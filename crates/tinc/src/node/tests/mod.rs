@@ -6,6 +6,7 @@ mod ciphers;
 mod connections;
 mod discovery;
 mod floods;
+mod hostile;
 mod packets;
 mod reload;
 mod sessions;
