@@ -1,7 +1,7 @@
 //! Builds the engine's configuration from `server.toml` and the store.
 
 use std::collections::BTreeMap;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
@@ -95,7 +95,13 @@ pub(super) fn tls(store: &Store, login: Login) -> Result<ServerTls, Fault> {
     let pem = |path: &Path| -> Result<Option<Pem>, Fault> {
         let mut bytes = Vec::new();
         let read = files::open(path).and_then(|mut file| file.read_to_end(&mut bytes));
-        read.map_err(|error| file_fault("cannot read", path, &error))?;
+        read.map_err(|error| match error.kind() {
+            ErrorKind::NotFound => Fault::operator(format!(
+                "{} is missing: restore the whole folder of the server from a backup",
+                path.display()
+            )),
+            _ => file_fault("cannot read", path, &error),
+        })?;
         Ok(Some(Pem::new(path.display().to_string(), bytes)))
     };
     let common = CommonTlsOptions {

@@ -112,7 +112,7 @@ fn hint(action: &str, error: &std::io::Error) -> &'static str {
         ErrorKind::PermissionDenied => " (run it as root)",
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => " (make room on that file system)",
         ErrorKind::ReadOnlyFilesystem => " (make that file system writable)",
-        ErrorKind::NotFound if action == "read" => {
+        ErrorKind::NotFound if ["read", "lock"].contains(&action) => {
             " (restore the whole folder of the server from a backup)"
         }
         _ => "",

@@ -68,6 +68,11 @@ fn a_folder_that_was_restored_in_part_is_neither_used_nor_overwritten() {
     assert!(!file("clients.json").exists(), "an empty registry would admit no client");
     fs::rename(&away, file("clients.json")).unwrap();
 
+    fs::rename(file("private"), &away).unwrap();
+    let missing = add(&store, "bob").unwrap_err().to_string();
+    assert!(missing.contains("private") && missing.contains("from a backup"), "{missing}");
+    fs::rename(&away, file("private")).unwrap();
+
     fs::rename(file("server.json"), &away).unwrap();
     for outcome in [Store::open(dir.path()), init(dir.path())] {
         let refused = outcome.unwrap_err();

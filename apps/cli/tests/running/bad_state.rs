@@ -37,3 +37,24 @@ fn a_folder_that_cannot_be_written_is_reported_and_unchanged() {
     }
     assert!(server.adit("server client add bob -o bob.ovpn").0);
 }
+
+#[test]
+fn a_server_whose_folder_was_restored_in_part_names_the_missing_file() {
+    adit_testbed::needs_root!();
+    let server = Server::new("");
+    let pki = server.dir.path().join("vpn/data/pki");
+    for (missing, line) in [
+        ("server.pem", "server run"),
+        ("clients.json", "server run"),
+        ("server.json", "server run"),
+        ("private", "server client add ann -o ann.ovpn"),
+    ] {
+        let away = server.dir.path().join("away");
+        fs::rename(pki.join(missing), &away).unwrap();
+        let (worked, said) = server.adit(line);
+        assert!(!worked && said.contains(missing), "{missing}: {said}");
+        assert!(said.contains("from a backup"), "{missing}: {said}");
+        fs::rename(&away, pki.join(missing)).unwrap();
+    }
+    assert!(server.adit("server client add ann -o ann.ovpn").0);
+}

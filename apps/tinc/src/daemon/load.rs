@@ -176,7 +176,13 @@ fn wrong(error: ConfigError) -> Fault {
 }
 
 fn add(entries: &mut Entries, path: &Path) -> Result<(), Fault> {
-    let text = text(path).map_err(|error| Fault::operator(cannot_read(path, &error)))?;
+    let text = text(path).map_err(|error| {
+        let remedy = match error.kind() {
+            io::ErrorKind::NotFound => "; create the files of a node with: adit tinc init NAME",
+            _ => "",
+        };
+        Fault::operator(cannot_read(path, &error) + remedy)
+    })?;
     entries.add_file(&path.to_string_lossy(), &text).map_err(wrong)
 }
 
@@ -257,6 +263,9 @@ mod tests {
     #[test]
     fn a_configuration_that_the_daemon_cannot_follow_is_refused_by_name() {
         let folder = Folder::new();
+        std::fs::remove_file(folder.net.server_file()).unwrap();
+        let error = load(&folder.net, &[], &mut SystemNames::default()).unwrap_err().to_string();
+        assert!(error.ends_with("tinc.conf: No such file or directory; create the files of a node with: adit tinc init NAME"), "{error}");
         for (line, name) in
             [("DeviceStandby = yes", "DeviceStandby"), ("Device = /dev/tap0", "Device")]
         {

@@ -217,10 +217,15 @@ impl Config {
             }
             _ => {}
         }
-        if allow.iter().any(|network| network.prefix_len() == 0) {
-            return Err("allow with all addresses would show the metrics to the internet; name the networks of \
-                        your monitoring"
-                .into());
+        // The largest private networks are 10.0.0.0/8 and fc00::/7.
+        let is_wide = |network: &&IpNet| match network {
+            IpNet::V4(network) => network.prefix_len() < 8,
+            IpNet::V6(network) => network.prefix_len() < 7,
+        };
+        if let Some(network) = allow.iter().find(is_wide) {
+            return Err(format!(
+                "allow with {network} would show the metrics to the internet; name the networks of your monitoring"
+            ));
         }
         Ok(Self { listen, allow, peers: peers.unwrap_or(DEFAULT_PEERS), names })
     }
@@ -295,6 +300,9 @@ mod tests {
             assert!(wrong.contains("listen on 127.0.0.1:9190"), "{wrong}");
             assert!(checked(open, &["0.0.0.0/0"]).unwrap_err().contains("internet"));
             assert!(checked(open, &["10.0.0.0/8", "::/0"]).is_err());
+            assert!(checked(open, &["0.0.0.0/1", "128.0.0.0/1"]).is_err());
+            assert!(checked(open, &["2000::/3"]).is_err());
+            assert!(checked(open, &["10.0.0.0/8", "fc00::/7"]).is_ok());
         }
         let config = checked("0.0.0.0:9190", &["10.1.0.0/16"]).unwrap();
         let allowed = |from: &str| config.allows(from.parse().unwrap());
