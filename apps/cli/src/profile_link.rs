@@ -1,10 +1,12 @@
 //! The links of `adit server client add --link` and `--qr`.
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use adit_app_server::profile_link::{LIFETIME, LinkEnd, LinkOptions, ProfileLink};
 use adit_pki::IssuedClient;
 use adit_runtime::fault::Fault;
+use adit_runtime::log::fault_line;
 use adit_runtime::paths::Paths;
 
 use crate::args::Link;
@@ -58,12 +60,21 @@ pub(crate) fn hand_out(
             ));
             Ok(ExitCode::SUCCESS)
         }
-        LinkEnd::BrokenOff(from) => Err(Fault::environment(format!(
+        LinkEnd::BrokenOff(from) => Ok(not_fetched(&format!(
             "the transfer to {} broke off; a new certificate and link: {renew}",
             from.ip().to_canonical()
         ))),
-        LinkEnd::Expired => Err(Fault::environment(format!(
+        LinkEnd::Expired => Ok(not_fetched(&format!(
             "the profile was not fetched in time; a new certificate and link: {renew}"
         ))),
+        LinkEnd::Interrupted => Ok(not_fetched(&format!(
+            "the link has ended, and the profile was not fetched; a new certificate and link: {renew}"
+        ))),
     }
+}
+
+/// Prints why the profile is lost. This is no fault of the command: the audit log has it as done, because the client exists.
+fn not_fetched(why: &str) -> ExitCode {
+    note(&fault_line(why, std::io::stderr().is_terminal()));
+    ExitCode::FAILURE
 }

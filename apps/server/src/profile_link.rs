@@ -33,6 +33,7 @@ use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
@@ -90,6 +91,8 @@ pub enum LinkEnd {
     BrokenOff(SocketAddr),
     /// The profile was not fetched in time.
     Expired,
+    /// A signal ended the link before the profile was fetched.
+    Interrupted,
 }
 
 /// The answers of a link.
@@ -158,7 +161,7 @@ impl ProfileLink {
         self.fingerprint.as_deref()
     }
 
-    /// Serves the profile until it was fetched or the link has expired. Returns how it ended, and the number of requests without the secret.
+    /// Serves the profile until it was fetched, the link has expired or a signal ends it. Returns how it ended, and the number of requests without the secret.
     ///
     /// # Errors
     /// Fails if the system does not allow it.
@@ -170,7 +173,23 @@ impl ProfileLink {
             let listener = TcpListener::from_std(self.listener).map_err(cannot)?;
             let page = Arc::new(Page::new(self.token, profile)?);
             let acceptor = TlsAcceptor::from(self.tls);
-            let end = serve_until(&listener, &acceptor, &page, sleep(LIFETIME)).await;
+            let mut interrupt = signal(SignalKind::interrupt()).map_err(cannot)?;
+            let mut terminate = signal(SignalKind::terminate()).map_err(cannot)?;
+            let mut hang_up = signal(SignalKind::hangup()).map_err(cannot)?;
+            let interrupted = AtomicBool::new(false);
+            let expired = async {
+                tokio::select! {
+                    () = sleep(LIFETIME) => return,
+                    _ = interrupt.recv() => {}
+                    _ = terminate.recv() => {}
+                    _ = hang_up.recv() => {}
+                }
+                interrupted.store(true, Ordering::Relaxed);
+            };
+            let end = match serve_until(&listener, &acceptor, &page, expired).await {
+                LinkEnd::Expired if interrupted.load(Ordering::Relaxed) => LinkEnd::Interrupted,
+                end => end,
+            };
             Ok((end, page.wrong.load(Ordering::Relaxed)))
         })
     }

@@ -391,6 +391,24 @@ fn a_link_hands_out_a_profile_once() {
     assert!(said.contains("phone"), "{said}");
 }
 
+/// Ctrl-C ends a link. The client exists by then, which the audit log shows.
+#[test]
+fn an_interrupted_link_is_in_the_audit_log() {
+    adit_testbed::needs_root!();
+    let server = Server::new("");
+    let arguments = ["server", "client", "add", "phone", "--qr", "--dir", "vpn"];
+    let mut adding = world::start(&server.ns, &arguments, server.dir.path(), "add.log");
+    until("the link is there", || adding.log().contains("waiting 10 min"));
+    adding.signal("INT");
+    until("the command ends", || adding.child.try_wait().unwrap().is_some());
+    assert_eq!(adding.child.wait().unwrap().code(), Some(1));
+    let log = adding.log();
+    assert!(log.contains("the profile was not fetched; a new certificate and link: "), "{log}");
+    let (_, acts) = server.adit("server audit");
+    let act = acts.lines().find(|line| line.contains("client add phone"));
+    assert!(act.is_some_and(|line| line.ends_with("done")), "{acts}");
+}
+
 #[test]
 fn a_client_that_crashed_comes_back_to_its_fixed_address() {
     adit_testbed::needs_root!();
