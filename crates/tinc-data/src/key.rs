@@ -6,7 +6,7 @@ use adit_dataplane::format::{self, FormatKey, Opened, Seal, SealBurst};
 use adit_dataplane::{DropReason, ReplayCheck};
 use adit_tinc::aead;
 use adit_tinc::name::NodeId;
-use adit_tinc::sptps::{Numbers, ReplayWindow};
+use adit_tinc::sptps::{Numbers, ReceiveKeys, ReplayWindow};
 
 use crate::packet::{self, Ids, OVERHEAD, Packets};
 use crate::{DataKey, PeerSpec, Tinc};
@@ -17,9 +17,7 @@ use crate::{DataKey, PeerSpec, Tinc};
 #[derive(Debug)]
 pub struct Key {
     send: aead::Key,
-    receive: aead::Key,
-    /// The key of records up to this number.
-    previous: Option<(aead::Key, u32)>,
+    receive: ReceiveKeys,
     numbers: Arc<Numbers>,
     sent_ids: Ids,
     received_ids: Ids,
@@ -40,7 +38,6 @@ impl FormatKey for Key {
         Some(Self {
             send: session.send.clone(),
             receive: session.receive.clone(),
-            previous: session.previous.clone(),
             numbers: Arc::clone(&session.numbers),
             sent_ids: Ids::between(to_peer, *own),
             received_ids: Ids::between(to_own, *peer),
@@ -131,11 +128,7 @@ impl format::Opener for Opener<'_> {
         if self.window.is_repeated(seqno) {
             return Err(DropReason::Replayed);
         }
-        let key = match &self.key.previous {
-            Some((previous, last)) if seqno <= *last => previous,
-            _ => &self.key.receive,
-        };
-        key.open(seqno, record, tag).map_err(|_| DropReason::BadTag)?;
+        self.key.receive.open(seqno, record, tag).map_err(|_| DropReason::BadTag)?;
         let place =
             if self.window.is_newest(seqno) { ReplayCheck::Newest } else { ReplayCheck::Late };
         self.window.accept(seqno).map_err(|_| DropReason::Replayed)?;

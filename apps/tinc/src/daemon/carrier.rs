@@ -285,7 +285,7 @@ impl Carrier {
         let place = self.place(name, path.as_ref(), node);
         let path = path.filter(|_| place.is_some());
         let stays = |carried: &Carried| match (&carried.path, &path) {
-            (Some(old), Some(new)) => old.is_same(new) && Some(carried.place) == place,
+            (Some(old), Some(new)) => old.is_continued_by(new) && Some(carried.place) == place,
             (old, _) => old.is_none(),
         };
         if self.peers.get(name).is_some_and(|carried| !stays(carried)) {
@@ -301,11 +301,10 @@ impl Carrier {
             }
             None => self.add(name, place),
         }
-        let Some(carried) = self.peers.get_mut(name).filter(|carried| carried.path.is_none())
-        else {
+        let (Some(carried), Some(path)) = (self.peers.get_mut(name), path) else { return };
+        if carried.path.as_ref().is_some_and(|old| old.is_same(&path)) {
             return;
-        };
-        let Some(path) = path else { return };
+        }
         let DirectPath { session, own, peer, .. } = path.clone();
         let relayed = path.relay.is_some();
         let (id, mtu) = (carried.id, inner_mtu(&path, self.packets));

@@ -233,6 +233,8 @@ impl Running {
     /// Performs the node's outputs, in their order. Packets that it hands up may cause further ones, and so may a session that the data plane no
     /// longer carries.
     pub(super) fn perform(&mut self, now: Instant) {
+        // The data plane has the new keys of a session before the peer may use them.
+        self.data.reconcile(&mut self.node, now);
         for _ in 0..MAX_ROUNDS {
             self.perform_outputs(now);
             if !self.data.reconcile(&mut self.node, now) {

@@ -5,8 +5,9 @@
 //!       None    ──► the layer stops      ──► set_carried(false)
 //! ```
 //!
-//! Their datagrams go to the node itself, or through a relay. The node keeps everything but the packets: handshakes, probes, the path MTU. Before a handshake record is handled or sent, the layer must
-//! stop, because such a record must not be overtaken by many others: the node waits for [`Node::set_carried`].
+//! Their datagrams go to the node itself, or through a relay. The node keeps everything but the packets: handshakes, probes, the path MTU.
+//! Before a handshake record is handled or sent, the layer must stop, because such a record must not be overtaken by many others: the node waits
+//! for [`Node::set_carried`]. With another node of adit the layer carries on, and takes over the new keys from [`Node::direct_path`].
 
 use std::collections::BTreeSet;
 
@@ -44,7 +45,12 @@ pub struct DirectPath {
 impl DirectPath {
     /// Returns whether nothing differs but the address.
     pub fn is_same(&self, other: &Self) -> bool {
-        self.session.is_same(&other.session)
+        self.session.is_same(&other.session) && self.is_continued_by(other)
+    }
+
+    /// Returns whether nothing differs but the address and the keys. The layer may take over the new ones without a stop.
+    pub fn is_continued_by(&self, other: &Self) -> bool {
+        self.session.is_continued_by(&other.session)
             && (self.mtu, self.clamp_mss) == (other.mtu, other.clamp_mss)
             && self.relay == other.relay
     }
@@ -103,7 +109,7 @@ impl Node {
     }
 
     /// Returns the way to a node by UDP in router and switch mode. `None` while packets have to take the way of [`Node::send_packet`]: without a
-    /// session or a path by UDP whose MTU is known, and around a rekey.
+    /// session or a path by UDP whose MTU is known, and around a rekey, unless the node is of adit.
     pub fn direct_path(&self, now: Instant, name: &NodeName) -> Option<DirectPath> {
         let route = self.graph.route(name)?;
         let peer = self.peers.get(name).filter(|peer| peer.deferred.is_empty())?;
@@ -127,10 +133,9 @@ impl Node {
         if !is_usual || is_refused || !is_measured || mtu == 0 || is_over_tcp {
             return None;
         }
-        let session = peer.session.as_ref().filter(|session| !session.is_rekey_due(now))?;
         Some(DirectPath {
             relay: (!direct).then_some(relay),
-            session: session.share(now)?,
+            session: peer.session.as_ref()?.share(now)?,
             own: self.own_id,
             peer: peer.id,
             mtu,
@@ -164,9 +169,11 @@ impl Node {
         reflexive: Option<&AddressToken>,
     ) -> bool {
         let Some(peer) = self.peers.get_mut(name).filter(|peer| peer.carried) else { return false };
-        // The other layer need not stop for a record that will be refused.
+        // The other layer need not stop for a record that will be refused, nor with a peer that tolerates its records.
         let session = peer.session.as_ref();
-        if session.is_some_and(|session| session.sptps.check_handshake(record).is_err()) {
+        if session.is_some_and(|session| {
+            session.sptps.is_peer_tolerant() || session.sptps.check_handshake(record).is_err()
+        }) {
             return false;
         }
         if peer.deferred.len() < MAX_DEFERRED {

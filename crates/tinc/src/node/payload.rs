@@ -8,7 +8,6 @@ use std::net::SocketAddr;
 use adit_engine::{Instant, SocketId};
 
 use super::discovery::PROBE;
-use super::peer::MAX_HELD;
 use super::{ConnectionId, Node, Output, UdpEndpoint, canonical, count, is_router};
 use crate::base64;
 use crate::legacy::FIRST_MINOR;
@@ -141,16 +140,7 @@ impl Node {
             return count(&mut self.counters.no_session);
         };
         if session.must_hold(now) {
-            if peer.held.len() >= MAX_HELD {
-                return count(&mut self.counters.not_held);
-            }
-            let mut copy = self.buffer();
-            copy.extend_from_slice(packet);
-            if let Some(peer) = self.peers.get_mut(to) {
-                peer.held.push_back(copy);
-                self.settling.insert(to.clone());
-            }
-            return;
+            return self.hold(to, packet);
         }
         let kind = self.kind();
         if self.seal(to, kind, packet, None)

@@ -11,8 +11,9 @@ use super::mtu::PathMtu;
 use super::sessions::DataSession;
 use crate::name::{NodeId, NodeName};
 
-/// The number of packets for one node that wait while a rekey must not be overtaken. Later ones are dropped.
-pub(super) const MAX_HELD: usize = 64;
+/// The number of packets for one node that wait while a rekey must not be overtaken, and for all nodes. Later ones are dropped.
+pub(super) const MAX_HELD: usize = 1024;
+pub(super) const MAX_HELD_BY_ALL: usize = 8192;
 
 /// A reachable node.
 pub(super) struct Peer {

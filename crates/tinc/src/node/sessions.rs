@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use adit_engine::Instant;
 
+use super::peer::{MAX_HELD, MAX_HELD_BY_ALL};
 use super::{Event, Node, after, count};
 use crate::base64;
 use crate::config::HostConfig;
@@ -67,7 +68,8 @@ impl DataSession {
 
     /// Returns the session for another layer, unless the order of records among handshake records matters.
     pub(super) fn share(&self, now: Instant) -> Option<SharedSession> {
-        self.sptps.share().filter(|_| !self.must_hold(now) && self.rekeying.is_none())
+        let in_order = self.is_rekey_due(now) || self.rekeying.is_some() || self.must_hold(now);
+        self.sptps.share().filter(|_| self.sptps.is_peer_tolerant() || !in_order)
     }
 
     /// Returns whether it is time to renew the keys.
@@ -78,9 +80,10 @@ impl DataSession {
 
     /// Returns whether packets must wait, because they would overtake a handshake record that makes them readable.
     pub(super) fn must_hold(&self, now: Instant) -> bool {
+        let is_ahead = self.rekeying.is_some() && self.sealed >= MAX_OVERTAKING;
         self.sptps.must_hold_records()
             || self.settled_at.is_some_and(|at| now < at)
-            || (self.rekeying.is_some() && self.sealed >= MAX_OVERTAKING)
+            || (is_ahead && !self.sptps.is_peer_tolerant())
     }
 
     pub(super) fn sealed(&mut self, records: u32) {
@@ -284,7 +287,8 @@ impl Node {
                 let margin = expire.checked_div(8).filter(|_| session.role == Role::Responder);
                 session.rekey_at = Some(after(after(now, expire), margin.unwrap_or_default()));
                 session.rekeying = None;
-                if event == sptps::Event::Rekeyed && session.role == Role::Initiator {
+                let waits = session.role == Role::Initiator && !session.sptps.is_peer_tolerant();
+                if event == sptps::Event::Rekeyed && waits {
                     // The peer's ACK does not prove that this side's has arrived. The last answer took a round trip.
                     session.settled_at = Some(after(now, session.round_trip.min(RETRY)));
                     self.settling.insert(from.clone());
@@ -390,7 +394,8 @@ impl Node {
             let Some(session) = &mut peer.session else { continue };
             if session.rekeying.is_some_and(|since| now.since(since) >= RETRY) {
                 stuck.push(name.clone());
-            } else if session.is_rekey_due(now) && peer.carried {
+            } else if session.is_rekey_due(now) && peer.carried && !session.sptps.is_peer_tolerant()
+            {
                 // The next call renews the keys.
                 self.changed_paths.add(name);
             } else if session.is_rekey_due(now) {
@@ -440,6 +445,21 @@ impl Node {
                 self.seal_packet(&name, &packet);
                 self.recycle(packet);
             }
+        }
+    }
+
+    /// Holds a packet for a node until its rekey is over.
+    pub(super) fn hold(&mut self, name: &NodeName, packet: &[u8]) {
+        let held = |name: &NodeName| self.peers.get(name).map_or(0, |peer| peer.held.len());
+        let by_all: usize = self.settling.iter().map(held).sum();
+        if held(name) >= MAX_HELD || by_all >= MAX_HELD_BY_ALL {
+            return count(&mut self.counters.not_held);
+        }
+        let mut copy = self.buffer();
+        copy.extend_from_slice(packet);
+        if let Some(peer) = self.peers.get_mut(name) {
+            peer.held.push_back(copy);
+            self.settling.insert(name.clone());
         }
     }
 }

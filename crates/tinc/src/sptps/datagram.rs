@@ -29,6 +29,12 @@ const AES_RECORDS: u64 = 1 << 29;
 /// Length of the sequence number.
 const SEQNO: usize = 4;
 
+/// The number of records after the ACK of a tolerant peer that may still be under the old key, because another layer seals them.
+const MAX_LATE: u32 = 4096;
+
+/// Length of the longest record that can be opened while there are two keys for it: longer than any packet.
+const MAX_COPY: usize = 2048;
+
 /// A session for packets between two nodes.
 ///
 /// A record that is refused changes nothing.
@@ -53,10 +59,8 @@ pub struct Datagram {
 pub struct SharedSession {
     /// The key of records to send.
     pub send: Key,
-    /// The key of records that arrive.
-    pub receive: Key,
-    /// The key of records up to this number.
-    pub previous: Option<(Key, u32)>,
+    /// The keys of records that arrive.
+    pub receive: ReceiveKeys,
     /// The sequence numbers.
     pub numbers: Arc<Numbers>,
     generation: u32,
@@ -65,44 +69,74 @@ pub struct SharedSession {
 impl SharedSession {
     /// Returns whether both are the same session with the same keys.
     pub fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.numbers, &other.numbers) && self.generation == other.generation
+        self.is_continued_by(other) && self.generation == other.generation
+    }
+
+    /// Returns whether both are the same session, and this one may be in use until the other one, with its later keys, is.
+    pub fn is_continued_by(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.numbers, &other.numbers)
     }
 }
 
 /// The keys of the records that may arrive.
-#[derive(Debug, Default)]
-struct ReceiveKeys {
+#[derive(Clone, Debug, Default)]
+pub struct ReceiveKeys {
     current: Option<Key>,
     /// The key after the next ACK. Records under it may overtake the ACK.
     next: Option<Key>,
-    /// The key before the last ACK, and the number of that ACK.
-    previous: Option<(Key, u32)>,
+    previous: Option<Previous>,
+}
+
+/// The key before the last ACK.
+#[derive(Clone, Debug)]
+struct Previous {
+    key: Key,
+    /// The number of the ACK.
+    ack: u32,
+    /// The number of the last record that may be under the key.
+    last: u32,
 }
 
 impl ReceiveKeys {
     /// Decrypts a record in place.
-    fn open(&self, seqno: u32, data: &mut [u8], tag: &[u8]) -> Result<(), Error> {
-        let current = match &self.previous {
-            Some((previous, last)) if seqno <= *last => previous,
-            _ => self.current.as_ref().ok_or(Error::NotEstablished)?,
+    ///
+    /// # Errors
+    /// The record is not authentic. `data` is then undefined.
+    #[inline]
+    pub fn open(&self, seqno: u32, data: &mut [u8], tag: &[u8]) -> Result<(), Error> {
+        let current = self.current.as_ref().ok_or(Error::NotEstablished)?;
+        let (first, second) = match (&self.previous, &self.next) {
+            (Some(previous), _) if seqno <= previous.ack => (&previous.key, None),
+            (_, Some(next)) => (current, Some(next)),
+            (Some(previous), None) if seqno <= previous.last => (current, Some(&previous.key)),
+            (_, None) => (current, None),
         };
-        let Some(next) = &self.next else {
-            return current.open(seqno, data, tag).map_err(|_| Error::Forged);
-        };
-        // The first attempt may alter the data.
-        let copy = data.to_vec();
-        if current.open(seqno, data, tag).is_ok() {
-            return Ok(());
+        match second {
+            None => first.open(seqno, data, tag).map_err(|_| Error::Forged),
+            Some(second) => open_by_either([first, second], seqno, data, tag),
         }
-        data.copy_from_slice(&copy);
-        next.open(seqno, data, tag).map_err(|_| Error::Forged)
     }
 
-    /// Switches to the next key. `ack` is the number of the last record under the current one.
-    fn switch(&mut self, ack: u32) {
-        let next = self.next.take();
-        self.previous = std::mem::replace(&mut self.current, next).map(|key| (key, ack));
+    /// Switches to the next key. `ack` is the number of the ACK, which is the last record under the current one, but for a number of `late` ones.
+    fn switch(&mut self, ack: u32, late: u32) {
+        let (next, last) = (self.next.take(), ack.saturating_add(late));
+        let previous = std::mem::replace(&mut self.current, next);
+        self.previous = previous.map(|key| Previous { key, ack, last });
     }
+}
+
+/// Decrypts a record under the first of two keys that fits. The first attempt may alter the data, so a copy of it is kept.
+#[inline(never)]
+fn open_by_either(keys: [&Key; 2], seqno: u32, data: &mut [u8], tag: &[u8]) -> Result<(), Error> {
+    let [first, second] = keys;
+    let mut copy = [0; MAX_COPY];
+    let copy = copy.get_mut(..data.len()).ok_or(Error::TooLong(data.len()))?;
+    copy.copy_from_slice(data);
+    if first.open(seqno, data, tag).is_ok() {
+        return Ok(());
+    }
+    data.copy_from_slice(copy);
+    second.open(seqno, data, tag).map_err(|_| Error::Forged)
 }
 
 impl Datagram {
@@ -163,11 +197,15 @@ impl Datagram {
         self.handshake.cipher()
     }
 
-    /// Returns whether the peer may be unable to decrypt records that are sent now. In a rekey this is the time from this side's SIG to the
-    /// peer's ACK: tinc discards a record under the new key that overtakes this side's ACK, and may discard a handshake record that many others
-    /// have overtaken.
+    /// Returns whether the peer may be unable to decrypt records that are sent now. In a rekey with tinc this is the time from this side's ACK to the
+    /// peer's: tinc discards a record under the new key that overtakes this side's ACK.
     pub fn must_hold_records(&self) -> bool {
-        self.handshake.awaits_ack()
+        self.handshake.has_sent_ack() && !self.is_peer_tolerant()
+    }
+
+    /// Returns whether records may be sealed at any time during a rekey, whatever they overtake.
+    pub fn is_peer_tolerant(&self) -> bool {
+        self.handshake.is_peer_tolerant()
     }
 
     /// Starts the exchange of new keys. Returns the handshake record to send.
@@ -265,14 +303,18 @@ impl Datagram {
                     self.put(HANDSHAKE, &message, &mut record)?;
                     out.push(record);
                 }
-                Step::SwitchSending(keys) => {
-                    self.send_key = Some(keys.send);
+                Step::Expect(key) => {
+                    self.receive.next = Some(key);
                     self.generation = self.generation.wrapping_add(1);
-                    self.receive.next = Some(keys.receive);
+                }
+                Step::SwitchSending(key) => {
+                    self.send_key = Some(key);
+                    self.generation = self.generation.wrapping_add(1);
                 }
                 Step::SwitchReceiving => {
                     let first = self.receive.current.is_none();
-                    self.receive.switch(seqno);
+                    let late = if self.is_peer_tolerant() { MAX_LATE } else { 0 };
+                    self.receive.switch(seqno, late);
                     self.keyed_at = (self.numbers.taken(), self.numbers.window().next());
                     self.generation = self.generation.wrapping_add(1);
                     event = Some(if first { Event::Established } else { Event::Rekeyed });
@@ -297,17 +339,18 @@ impl Datagram {
         self.put(kind, data, out)
     }
 
-    /// Returns what another layer needs to seal and open records of the application. `None` before the first keys and during a rekey, when
-    /// the order of records among handshake records matters.
+    /// Returns what another layer needs to seal and open records of the application. `None` before the first keys and, unless the peer is tolerant,
+    /// during a rekey, when the order of records among handshake records matters.
     ///
-    /// The other layer must stop to seal before a handshake record is handled or sent. Records must be sent in the order of their numbers.
+    /// The other layer must stop to seal before a handshake record is handled or sent, unless the peer is tolerant: then it may seal on and get the new
+    /// keys a moment later. Records must be sent in the order of their numbers.
     pub fn share(&self) -> Option<SharedSession> {
-        let (send, receive) = (self.send_key.clone()?, self.receive.current.clone()?);
-        if self.receive.next.is_some() || self.handshake.is_in_progress() {
+        let send = self.send_key.clone().filter(|_| self.receive.current.is_some())?;
+        if self.handshake.is_in_progress() && !self.is_peer_tolerant() {
             return None;
         }
-        let (previous, numbers) = (self.receive.previous.clone(), Arc::clone(&self.numbers));
-        Some(SharedSession { send, receive, previous, numbers, generation: self.generation })
+        let (receive, numbers) = (self.receive.clone(), Arc::clone(&self.numbers));
+        Some(SharedSession { send, receive, numbers, generation: self.generation })
     }
 
     /// Opens a record of the application in place. Returns its type and its data.
@@ -333,7 +376,7 @@ impl Datagram {
         }
         self.numbers.window().accept(seqno)?;
         // No record under the previous key can be accepted any more.
-        if self.receive.previous.as_ref().is_some_and(|(_, ack)| self.is_past(*ack)) {
+        if self.receive.previous.as_ref().is_some_and(|it| self.is_past(it.last)) {
             self.receive.previous = None;
         }
         Ok((*kind, data))

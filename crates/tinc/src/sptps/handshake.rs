@@ -125,8 +125,10 @@ pub(super) struct Keys {
 pub(super) enum Step {
     /// Sends a message under the current sending key.
     Send(Vec<u8>),
-    /// Seals later records under the new key, and expects the peer to do so soon.
-    SwitchSending(Keys),
+    /// The peer may seal records under this key before [`Step::SwitchReceiving`].
+    Expect(Key),
+    /// Seals later records under the new key.
+    SwitchSending(Key),
     /// The peer seals later records under the new key.
     SwitchReceiving,
 }
@@ -150,8 +152,8 @@ enum State {
     AwaitKex(OwnKex),
     /// Both KEX were sent, and that of the initiator's SIG.
     AwaitSig(OwnKex, PeerKex),
-    /// In a rekey: this side's ACK was sent.
-    AwaitAck,
+    /// In a rekey: both sides know the new keys. This side's ACK was sent, unless there is a key: that of the records after it.
+    AwaitAck(Option<Key>),
 }
 
 impl Handshake {
@@ -204,13 +206,15 @@ impl Handshake {
         !matches!(self.state, State::Idle)
     }
 
-    /// Returns whether this side has sent its last SIG of a rekey and waits for the peer's ACK.
-    pub(super) fn awaits_ack(&self) -> bool {
-        match self.state {
-            State::AwaitAck => true,
-            State::AwaitSig(..) => self.established && self.params.role == Role::Initiator,
-            State::Idle | State::AwaitKex(_) => false,
-        }
+    /// Returns whether this side has sent its ACK of a rekey and waits for the peer's.
+    pub(super) fn has_sent_ack(&self) -> bool {
+        matches!(self.state, State::AwaitAck(None))
+    }
+
+    /// Returns whether the peer opens records under the old and under the new keys around the ACKs of a rekey, and handshake records that any number of
+    /// others has overtaken. tinc does neither. Nodes that agree on AES-256-GCM are of adit, and do.
+    pub(super) fn is_peer_tolerant(&self) -> bool {
+        self.params.cipher == CipherChoice::Agree && self.cipher == Some(Cipher::Aes256Gcm)
     }
 
     /// Handles a message. A message that is refused changes nothing. `fresh` generates this side's KEX for a rekey that the peer
@@ -242,9 +246,13 @@ impl Handshake {
                     Err(error)
                 }
             },
-            State::AwaitAck if body.is_empty() => Ok(vec![Step::SwitchReceiving]),
-            State::AwaitAck => {
-                self.state = State::AwaitAck;
+            State::AwaitAck(None) if body.is_empty() => Ok(vec![Step::SwitchReceiving]),
+            State::AwaitAck(Some(send)) if body.is_empty() => {
+                let ack = Step::Send(Vec::new());
+                Ok(vec![ack, Step::SwitchSending(send), Step::SwitchReceiving])
+            }
+            state @ State::AwaitAck(_) => {
+                self.state = state;
                 Err(Error::UnexpectedHandshake)
             }
         }
@@ -300,19 +308,24 @@ impl Handshake {
         })
     }
 
+    /// Both sides know the keys once the initiator has the responder's SIG. A tolerant initiator gets the responder's ACK when its own has shown that,
+    /// so the responder seals nothing under a key that the initiator does not know. Another one waits for the ACK, so it follows the SIG at once.
     fn finish(&mut self, own: &OwnKex, peer: &PeerKex, keys: Keys) -> Vec<Step> {
+        let Keys { send, receive } = keys;
+        let is_responder = self.params.role == Role::Responder;
         let mut steps = Vec::new();
-        if self.params.role == Role::Responder {
+        if is_responder {
             steps.push(self.sign(own, peer));
         }
-        if self.established {
-            steps.push(Step::Send(Vec::new()));
-            steps.push(Step::SwitchSending(keys));
-            self.state = State::AwaitAck;
-        } else {
-            steps.push(Step::SwitchSending(keys));
-            steps.push(Step::SwitchReceiving);
+        steps.push(Step::Expect(receive));
+        if !self.established {
+            steps.extend([Step::SwitchSending(send), Step::SwitchReceiving]);
             self.established = true;
+        } else if is_responder && self.is_peer_tolerant() {
+            self.state = State::AwaitAck(Some(send));
+        } else {
+            steps.extend([Step::Send(Vec::new()), Step::SwitchSending(send)]);
+            self.state = State::AwaitAck(None);
         }
         steps
     }
@@ -358,7 +371,7 @@ impl std::fmt::Debug for Handshake {
             State::Idle => "idle",
             State::AwaitKex(_) => "awaits KEX",
             State::AwaitSig(..) => "awaits SIG",
-            State::AwaitAck => "awaits ACK",
+            State::AwaitAck(_) => "awaits ACK",
         };
         write!(f, "Handshake({state})")
     }

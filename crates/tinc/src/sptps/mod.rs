@@ -14,7 +14,9 @@
 //!   verifies, is established
 //! ```
 //!
-//! In a rekey the same messages are sealed under the old keys. Each side then sends an ACK, the last record under its old key.
+//! In a rekey the same messages are sealed under the old keys. Each side then sends an ACK, the last record under its old key: the initiator after it
+//! has verified the responder, and the responder with its SIG, or to another node of adit only when it has the initiator's ACK, so that neither side
+//! ever seals under a key that the other does not know yet.
 //!
 //! # The cipher
 //!
@@ -36,7 +38,7 @@ mod stream;
 mod tests;
 mod window;
 
-pub use datagram::{DATAGRAM_OVERHEAD, Datagram, SharedSession};
+pub use datagram::{DATAGRAM_OVERHEAD, Datagram, ReceiveKeys, SharedSession};
 pub use numbers::Numbers;
 pub use stream::{Received, STREAM_OVERHEAD, Stream};
 pub use window::{ReplayWindow, WindowSize};

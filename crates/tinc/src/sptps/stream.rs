@@ -237,10 +237,8 @@ impl Stream {
         for step in steps {
             match step {
                 Step::Send(message) => self.put(HANDSHAKE, &message, out)?,
-                Step::SwitchSending(keys) => {
-                    self.send.key = Some(keys.send);
-                    self.next = Some(keys.receive);
-                }
+                Step::Expect(key) => self.next = Some(key),
+                Step::SwitchSending(key) => self.send.key = Some(key),
                 Step::SwitchReceiving => {
                     let first = self.receive.key.is_none();
                     self.receive.key = self.next.take();

@@ -404,7 +404,7 @@ fn a_datagram_session_sends_the_bytes_of_the_vectors() {
     assert!(!bob.must_hold_records());
     let (answers, event) = hand(&mut alice, &from_bob[3]);
     assert_eq!((answers, event), (from_alice[3..5].to_vec(), None));
-    assert!(alice.must_hold_records(), "its SIG is under way");
+    assert!(!alice.must_hold_records(), "the peer opens records under the old key up to the ACK");
     assert_eq!(hand(&mut bob, &from_alice[3]), (vec![], None));
     assert_eq!(hand(&mut bob, &from_alice[4]), (from_bob[4..6].to_vec(), None));
     assert!(bob.must_hold_records());
@@ -416,6 +416,108 @@ fn a_datagram_session_sends_the_bytes_of_the_vectors() {
     assert_eq!(seal(&mut bob, 0, b"y"), from_bob[6]);
     assert_eq!(open(&mut bob, &from_alice[6]), Ok((0, b"x".to_vec())));
     assert_eq!(open(&mut alice, &from_bob[6]), Ok((0, b"y".to_vec())));
+}
+
+/// Returns the sessions of two nodes of adit, which have agreed on AES-256-GCM.
+fn agreed(random: &mut Random) -> (Datagram, Datagram) {
+    let label = data_label("alice", "bob");
+    let mut start = |role| {
+        let params = Params { cipher: CipherChoice::Agree, ..params(role, &label) };
+        let (mut session, kex) = Datagram::start(params, WindowSize::DEFAULT, random);
+        session.peer_offers();
+        (session, kex)
+    };
+    let ((mut alice, to_bob), (mut bob, to_alice)) =
+        (start(Role::Initiator), start(Role::Responder));
+    let (mut to_bob, mut to_alice) = (vec![to_bob], vec![to_alice]);
+    while !to_bob.is_empty() || !to_alice.is_empty() {
+        for record in std::mem::take(&mut to_bob) {
+            bob.receive_handshake(&record, random, &mut to_alice).unwrap();
+        }
+        for record in std::mem::take(&mut to_alice) {
+            alice.receive_handshake(&record, random, &mut to_bob).unwrap();
+        }
+    }
+    assert!(alice.is_peer_tolerant() && bob.is_peer_tolerant());
+    (alice, bob)
+}
+
+/// Seals a record as another layer does, which may not have the session's last keys yet.
+fn seal_elsewhere(session: &SharedSession) -> Vec<u8> {
+    let seqno = session.numbers.take().unwrap();
+    let mut data = b"\0elsewhere".to_vec();
+    let tag = session.send.seal(seqno, &mut data).unwrap();
+    [&seqno.to_be_bytes()[..], &data, &tag].concat()
+}
+
+/// Between two nodes of adit, whichever of them starts a rekey, each record that is sealed meanwhile can be opened at once, and after the rekey; also those
+/// of another layer, which gets new keys only after each step.
+#[test]
+fn a_rekey_of_two_nodes_of_adit_makes_no_record_unreadable() {
+    for (starter, both) in [(0, false), (1, false), (0, true)] {
+        let mut random = Random::new([5; 32]);
+        let (alice, bob) = agreed(&mut random);
+        let mut ends = [alice, bob];
+        // The handshake records on the way to each, and the records that arrive later.
+        let (mut records, mut late) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
+        records[1 - starter].push(ends[starter].rekey(&mut random).unwrap());
+        if both {
+            records[starter].push(ends[1 - starter].rekey(&mut random).unwrap());
+        }
+        let (mut events, mut steps) = (Vec::new(), 0);
+        while let Some(to) = [1, 0].into_iter().find(|to| !records[*to].is_empty()) {
+            let shared = [ends[0].share().unwrap(), ends[1].share().unwrap()];
+            let record = records[to].remove(0);
+            let mut answers = Vec::new();
+            let event = ends[to].receive_handshake(&record, &mut random, &mut answers).unwrap();
+            events.extend(event);
+            records[1 - to].extend(answers);
+            steps += 1;
+            for (from, elsewhere) in shared.iter().enumerate() {
+                let to = 1 - from;
+                assert!(!ends[from].must_hold_records());
+                let own = seal(&mut ends[from], 0, b"own");
+                assert_eq!(open(&mut ends[to], &own), Ok((0, b"own".to_vec())), "step {steps}");
+                let other = seal_elsewhere(elsewhere);
+                let expected = Ok((0, b"elsewhere".to_vec()));
+                assert_eq!(open(&mut ends[to], &other), expected, "step {steps}");
+                late[to].push(seal(&mut ends[from], 0, b"late"));
+                late[to].push(seal_elsewhere(elsewhere));
+            }
+        }
+        // KEX, KEX, SIG, SIG and two ACKs.
+        assert_eq!((events, steps), (vec![Event::Rekeyed; 2], 6));
+        for (end, late) in ends.iter_mut().zip(&late) {
+            late.iter().for_each(|record| drop(open(end, record).unwrap()));
+        }
+    }
+}
+
+/// A layer that never gets the new keys is noticed.
+#[test]
+fn the_old_key_serves_for_a_limited_number_of_records_after_the_ack() {
+    let mut random = Random::new([5; 32]);
+    let (mut alice, mut bob) = agreed(&mut random);
+    let old = alice.share().unwrap();
+    let (mut to_bob, mut to_alice) = (vec![alice.rekey(&mut random).unwrap()], Vec::new());
+    while !to_bob.is_empty() || !to_alice.is_empty() {
+        for record in std::mem::take(&mut to_bob) {
+            bob.receive_handshake(&record, &mut random, &mut to_alice).unwrap();
+        }
+        for record in std::mem::take(&mut to_alice) {
+            alice.receive_handshake(&record, &mut random, &mut to_bob).unwrap();
+        }
+    }
+    for _ in 0..4096 {
+        open(&mut bob, &seal_elsewhere(&old)).unwrap();
+    }
+    assert_eq!(open(&mut bob, &seal_elsewhere(&old)), Err(Error::Forged));
+    assert!(bob.knows_previous_key());
+    for _ in 0..130 {
+        let record = seal(&mut alice, 0, b"x");
+        open(&mut bob, &record).unwrap();
+    }
+    assert!(!bob.knows_previous_key());
 }
 
 /// Specification 20.4: the probe and its reply.

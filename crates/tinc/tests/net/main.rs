@@ -204,6 +204,44 @@ fn rekeys_lose_no_packets() {
     assert_eq!(world.hosts[2].delivered.len(), sent);
 }
 
+/// Section 4.6: packets flow all the time while keys are renewed, both between two nodes of adit and with tinc's cipher. Datagrams overtake the
+/// handshake by tens of milliseconds.
+#[test]
+fn rekeys_under_bulk_lose_no_packets() {
+    for old in [false, true] {
+        let mut world = World::new(8, &[vec![], vec![0], vec![1]], &Impairment::default());
+        world.key_expire = secs(40);
+        world.old.extend(old.then_some(1));
+        (0..3).for_each(|host| world.restart(host));
+        world.run(secs(5));
+        for number in 0..30 {
+            world.send(1, 2, number, 100);
+            world.send(2, 1, number, 100);
+            world.run(secs(1));
+        }
+        assert!(world.is_direct(1, 2) && world.is_direct(2, 1));
+        world.hosts.iter_mut().for_each(|host| host.delivered.clear());
+        let (mut sent, before) = (0, world.rekeys);
+        while world.rekeys < before + 2 {
+            // The first message after a silence begins a rekey, or it is a PING.
+            let silence = world.sends;
+            while world.sends == silence {
+                world.run(Duration::from_millis(1));
+            }
+            for _ in 0..1000 {
+                world.send(1, 2, sent, 100);
+                world.send(2, 1, sent, 100);
+                sent += 1;
+                world.run(Duration::from_micros(200));
+            }
+            assert!(sent < 10_000, "no rekey");
+        }
+        world.run(secs(1));
+        let lost = [1, 2].map(|host: usize| sent as usize - world.hosts[host].delivered.len());
+        assert_eq!(lost, [0, 0], "of {sent}, with an old node: {old}");
+    }
+}
+
 /// Section 8.5: nodes without a ConnectTo line choose connections, and keep them.
 #[test]
 fn nodes_choose_their_connections() {

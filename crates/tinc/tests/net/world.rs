@@ -11,7 +11,7 @@ use adit_tinc::aead::Cipher;
 use adit_tinc::config::{Address, HostConfig, ServerConfig};
 use adit_tinc::keys::PrivateKey;
 use adit_tinc::name::NodeName;
-use adit_tinc::node::{ConnectionId, Node, NodeConfig, Output};
+use adit_tinc::node::{ConnectionId, Event, Node, NodeConfig, Output};
 
 /// The number of bytes of a datagram that a link carries.
 const LINK_MTU: usize = 1472;
@@ -32,6 +32,10 @@ pub(crate) struct World {
     pub(crate) no_udp: BTreeSet<(usize, usize)>,
     /// The hosts whose nodes use tinc's cipher alone, as old versions do.
     pub(crate) old: BTreeSet<usize>,
+    /// The life of keys.
+    pub(crate) key_expire: Duration,
+    /// The number of times that a session got new keys.
+    pub(crate) rekeys: u64,
     /// Whether nodes choose connections by themselves.
     auto_connect: bool,
     /// The number of blocks of bytes that were sent by TCP.
@@ -101,6 +105,8 @@ impl World {
             cut: BTreeSet::new(),
             no_udp: BTreeSet::new(),
             old: BTreeSet::new(),
+            key_expire: ServerConfig::default().key_expire,
+            rekeys: 0,
             auto_connect: connect_to.iter().all(Vec::is_empty),
             sends: 0,
             dials: 0,
@@ -127,6 +133,7 @@ impl World {
             own: HostConfig { cipher, ..HostConfig::default() },
             connect_to: connect_to.iter().map(|other| name(*other)).collect(),
             auto_connect: self.auto_connect,
+            key_expire: self.key_expire,
             ..ServerConfig::default()
         };
         let config = NodeConfig {
@@ -299,6 +306,7 @@ impl World {
                 Output::Resolve { .. } | Output::Join { .. } | Output::Record { .. } => {
                     unreachable!("not in these nets")
                 }
+                Output::Event(Event::KeysRenewed(_)) => self.rekeys += 1,
                 Output::Script(_) | Output::Event(_) => {}
             }
         }

@@ -365,18 +365,37 @@ impl Bench {
         session
     }
 
+    /// Does so with a scripted node of adit: both agree on AES-256-GCM.
+    pub(super) fn session_of_adit(&mut self, through: &str, from: &str) -> RemoteSession {
+        let mut session = self.request_session_with(through, from, CipherChoice::Agree);
+        session.sptps.peer_offers();
+        self.continue_session(through, &mut session);
+        assert!(session.sptps.is_established());
+        session
+    }
+
     /// Sends a REQ_KEY.
     pub(super) fn request_session(&mut self, through: &str, from: &str) -> RemoteSession {
+        self.request_session_with(through, from, CipherChoice::default())
+    }
+
+    fn request_session_with(
+        &mut self,
+        through: &str,
+        from: &str,
+        cipher: CipherChoice,
+    ) -> RemoteSession {
         let label = data_label(from, "alice");
         let params = Params {
             role: Role::Initiator,
             key: key(from),
             peer: key("alice").public(),
             label,
-            cipher: CipherChoice::default(),
+            cipher,
         };
         let (sptps, kex) = Datagram::start(params, WindowSize::DEFAULT, &mut self.random);
-        self.say(through, &format!("15 {from} alice 15 {}", base64::encode(&kex)));
+        let offer = if cipher == CipherChoice::Agree { " aes-256-gcm" } else { "" };
+        self.say(through, &format!("15 {from} alice 15 {}{offer}", base64::encode(&kex)));
         RemoteSession { name: from.to_owned(), sptps }
     }
 
@@ -407,24 +426,37 @@ impl Bench {
 
     /// Handles the node's ANS_KEY messages until there are no more.
     pub(super) fn continue_session(&mut self, through: &str, session: &mut RemoteSession) {
-        loop {
-            let prefix = format!("16 alice {} ", session.name);
-            let lines = self.take(through);
-            let (answers, others): (Vec<String>, Vec<String>) =
-                lines.into_iter().partition(|line| line.starts_with(&prefix));
-            self.members.get_mut(through).unwrap().lines = others;
-            if answers.is_empty() {
-                return;
-            }
-            for answer in answers {
-                let record = base64::decode(answer.split(' ').nth(3).unwrap().as_bytes()).unwrap();
-                let mut out = Vec::new();
-                session.sptps.receive_handshake(&record, &mut self.random, &mut out).unwrap();
-                for record in out {
-                    self.answer(through, session, &record);
-                }
+        while self.answer_handshakes(through, session) {}
+    }
+
+    /// Handles the node's ANS_KEY messages. Returns whether there were any.
+    pub(super) fn answer_handshakes(&mut self, through: &str, session: &mut RemoteSession) -> bool {
+        let prefix = format!("16 alice {} ", session.name);
+        let lines = self.take(through);
+        let (answers, others): (Vec<String>, Vec<String>) =
+            lines.into_iter().partition(|line| line.starts_with(&prefix));
+        self.members.get_mut(through).unwrap().lines = others;
+        for answer in &answers {
+            let record = base64::decode(answer.split(' ').nth(3).unwrap().as_bytes()).unwrap();
+            let mut out = Vec::new();
+            session.sptps.receive_handshake(&record, &mut self.random, &mut out).unwrap();
+            for record in out {
+                self.answer(through, session, &record);
             }
         }
+        !answers.is_empty()
+    }
+
+    /// Sends packets to a neighbour, and answers probes, until the path MTU is known.
+    pub(super) fn find_mtu(&mut self, who: &str, session: &mut RemoteSession) {
+        self.forget();
+        for _ in 0..30 {
+            self.packet(who, &ipv4(20));
+            self.answer_probes(session, address(who), 1400);
+            self.wait(1);
+        }
+        self.answer_probes(session, address(who), 1400);
+        self.forget();
     }
 
     /// A scripted node sends a record in a datagram.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use adit_engine::SocketId;
 
 use super::bench::{Bench, RemoteSession, address, ipv4, name};
+use crate::aead::Cipher;
 use crate::config::Mode;
 use crate::meta::Options;
 use crate::node::mtu::PathMtu;
@@ -15,14 +16,7 @@ fn with_bob(change: impl FnOnce(&mut crate::node::NodeConfig)) -> (Bench, Remote
     let mut bench = Bench::with(change);
     bench.join("bob");
     let mut session = bench.session("bob", "bob");
-    bench.forget();
-    for _ in 0..30 {
-        bench.packet("bob", &ipv4(20));
-        bench.answer_probes(&mut session, address("bob"), 1400);
-        bench.wait(1);
-    }
-    bench.answer_probes(&mut session, address("bob"), 1400);
-    bench.forget();
+    bench.find_mtu("bob", &mut session);
     (bench, session)
 }
 
@@ -193,6 +187,38 @@ fn a_forged_handshake_record_does_not_stop_the_other_layer() {
     bench.say("bob", "16 bob alice AAAAAAIA -1 -1 -1 0");
     assert!(path(&bench).is_some());
     assert_eq!(bench.node.counters().refused_handshakes, 1);
+}
+
+/// With another node of adit, the other layer carries on over a rekey of either side, and gets the new keys of the same session at each step.
+#[test]
+fn a_rekey_of_a_node_of_adit_stops_nothing() {
+    for own in [true, false] {
+        let mut bench = Bench::with(|config| config.server.key_expire = Duration::from_secs(40));
+        bench.join("bob");
+        let mut session = bench.session_of_adit("bob", "bob");
+        bench.find_mtu("bob", &mut session);
+        assert_eq!(bench.info("bob").cipher, Some(Cipher::Aes256Gcm));
+        carry(&mut bench, true);
+        let (mut last, mut keys) = (path(&bench).unwrap(), 0);
+        if own {
+            bench.wait(20);
+            assert!(path(&bench).is_some(), "although it is time for new keys");
+        } else {
+            let kex = session.sptps.rekey(&mut bench.random).unwrap();
+            bench.answer("bob", &session, &kex);
+        }
+        changed(&mut bench);
+        while bench.answer_handshakes("bob", &mut session) {
+            let next = path(&bench).expect("carried during the rekey");
+            assert!(last.is_continued_by(&next));
+            assert!(next.is_same(&last) || changed(&mut bench), "the layer is told");
+            keys += usize::from(!next.is_same(&last));
+            last = next;
+        }
+        assert!(keys >= 2, "the peer's keys, and this side's: {keys}");
+        assert!(bench.events().contains(&Event::KeysRenewed(name("bob"))));
+        assert_eq!(bench.node.counters().refused_handshakes, 0);
+    }
 }
 
 #[test]

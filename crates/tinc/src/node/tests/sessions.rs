@@ -7,6 +7,7 @@ use crate::aead::Cipher;
 use crate::base64;
 use crate::config::HostConfig;
 use crate::node::Event;
+use crate::node::peer::MAX_HELD_BY_ALL;
 
 /// A neighbour bob, and dave behind it.
 fn with_dave() -> Bench {
@@ -290,15 +291,18 @@ fn a_rekey_holds_packets_that_would_overtake_it() {
     }
     let sig = bench.take("bob").pop().unwrap();
     bench.now = bench.now + Duration::from_millis(300);
-    bench.packet("dave", &ipv4(60));
+    bench.packet("dave", &ipv4(59));
+    let mut packets = bench.take_packets("bob");
+    assert_eq!(packets.len(), 1, "under the old keys up to the ACK");
+    assert_eq!(session.sptps.open(&mut packets[0][12..]).unwrap().1.len(), 59);
     let sent = |bench: &mut Bench| bench.take_packets("bob").len();
-    assert_eq!(sent(&mut bench), 0, "held from the last SIG on");
     let sig = base64::decode(sig.split(' ').nth(3).unwrap().as_bytes()).unwrap();
     session.sptps.receive_handshake(&sig, &mut bench.random, &mut second).unwrap();
     for record in &second {
         bench.answer("bob", &session, record);
     }
     bench.continue_session("bob", &mut session);
+    bench.packet("dave", &ipv4(60));
     bench.packet("dave", &ipv4(61));
     assert_eq!(sent(&mut bench), 0, "the ACK needs as long as the SIG and its answer");
     assert!(bench.node.deadline() <= bench.now + Duration::from_millis(300));
@@ -327,12 +331,24 @@ fn a_rekey_is_not_overtaken_by_a_whole_window() {
     bench.session("bob", "dave");
     bench.wait(115);
     bench.forget();
-    for _ in 0..300 {
+    for _ in 0..1300 {
         bench.packet("dave", &ipv4(60));
     }
     let sent = bench.take_packets("bob").len() as u64;
     assert!((90..=96).contains(&sent), "{sent}");
-    assert_eq!(bench.node.counters().not_held, 300 - sent - 64);
+    assert_eq!(bench.node.counters().not_held, 1300 - sent - 1024);
+    // Those for all nodes are limited as well: bob has all places but one.
+    let held = &mut bench.node.peers.get_mut(&name("dave")).unwrap().held;
+    let places = std::iter::repeat_n(Vec::new(), MAX_HELD_BY_ALL - 1);
+    held.clear();
+    bench.node.peers.get_mut(&name("bob")).unwrap().held.extend(places);
+    bench.node.settling.insert(name("bob"));
+    let before = bench.node.counters().not_held;
+    for _ in 0..3 {
+        bench.packet("dave", &ipv4(60));
+    }
+    assert_eq!(bench.node.counters().not_held, before + 2);
+    bench.node.peers.get_mut(&name("bob")).unwrap().held.clear();
     bench.wait(10);
     assert!(request(&mut bench, "bob", "dave").is_some(), "a rekey that is stuck is given up");
 }
