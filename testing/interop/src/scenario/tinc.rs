@@ -28,12 +28,15 @@ use crate::process::{Daemon, output};
 use crate::skip::skip;
 use crate::wait::until;
 
+mod answers;
 mod bed;
 mod churn;
+mod ciphers;
 mod commands;
 mod daemon;
 mod desk;
 mod drop_in;
+mod frames;
 mod matrix;
 mod nets;
 mod network;
@@ -45,6 +48,8 @@ mod rekeys;
 mod relay;
 
 pub(super) const SCENARIOS: &[(&str, ScenarioFn)] = &[
+    ("ciphers", ciphers::configured),
+    ("ciphers-through-tinc", ciphers::offered_through_tinc),
     ("commands", commands::commands),
     ("daemon", daemon::daemon),
     ("drop-in", drop_in::drop_in),
@@ -56,8 +61,12 @@ pub(super) const SCENARIOS: &[(&str, ScenarioFn)] = &[
     ("net-proxies", network::proxies),
     ("net-reload", network::reload),
     ("plane", plane::plane),
+    ("plane-second-address", answers::second_address),
+    ("plane-stations", frames::quiet_stations),
     ("plane-switch", plane_switch::plane_switch),
     ("plane-to-tinc", plane::plane_to_tinc),
+    ("plane-too-big", answers::too_big),
+    ("plane-vlan", frames::vlan_tags),
     ("priority", priority::priority),
     ("relay", relay::relay),
     ("relay-of-tinc", relay::relay_of_tinc),
