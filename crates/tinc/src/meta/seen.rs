@@ -32,8 +32,7 @@ impl SeenLines {
 
     /// Remembers a line, and returns whether it is new. The newline does not count.
     pub fn insert(&mut self, now: Instant, line: &[u8]) -> bool {
-        let line = line.strip_suffix(b"\n").unwrap_or(line);
-        let [hash, _] = *sha256(&[line]).as_chunks::<16>().0 else { return true };
+        let Some(hash) = hash(line) else { return true };
         self.expire(now);
         if self.newer.contains(&hash) || self.older.contains(&hash) {
             return false;
@@ -43,6 +42,13 @@ impl SeenLines {
             self.rotate(now);
         }
         self.newer.insert(hash)
+    }
+
+    /// Forgets a line that was just remembered.
+    pub fn forget(&mut self, line: &[u8]) {
+        if let Some(hash) = hash(line) {
+            self.newer.remove(&hash);
+        }
     }
 
     /// Forgets lines whose time is over.
@@ -66,6 +72,12 @@ impl SeenLines {
     pub fn forgotten_early(&self) -> u64 {
         self.forgotten_early
     }
+}
+
+fn hash(line: &[u8]) -> Option<LineHash> {
+    let line = line.strip_suffix(b"\n").unwrap_or(line);
+    let [hash, _] = *sha256(&[line]).as_chunks::<16>().0 else { return None };
+    Some(hash)
 }
 
 #[cfg(test)]

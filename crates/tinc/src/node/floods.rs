@@ -116,7 +116,7 @@ impl Node {
             return;
         }
         if !self.limits.line(self.now, member) {
-            return self.exceeded(member, Excess::Lines);
+            return self.dropped(member, line, Excess::Lines);
         }
         match message {
             Message::AddSubnet(owner, subnet) => {
@@ -130,6 +130,12 @@ impl Node {
             // Nodes with sessions have nothing to forget.
             _ => self.pass_on(id, line),
         }
+    }
+
+    /// Drops a line of a neighbour that exceeds a limit. The same line may still come from another one.
+    fn dropped(&mut self, member: &NodeName, line: &[u8], excess: Excess) {
+        self.seen.forget(line);
+        self.exceeded(member, excess);
     }
 
     /// Forwards a line as it came. A node with `TunnelServer` keeps its neighbours apart.
@@ -174,17 +180,17 @@ impl Node {
             return;
         }
         if !self.learn_node(owner, member) {
-            return;
+            return self.seen.forget(line);
         }
         if !self.config.strict_subnets {
             let key = (owner.clone(), subnet);
             let rivals = self.subnets.rivals(&subnet);
             if rivals >= MAX_RIVALS || !self.limits.subnets.take(key.clone(), member) {
-                return self.exceeded(member, Excess::Subnets);
+                return self.dropped(member, line, Excess::Subnets);
             }
             if self.subnets.insert(owner, subnet).is_err() {
                 self.limits.subnets.release(&key);
-                return self.exceeded(member, Excess::Subnets);
+                return self.dropped(member, line, Excess::Subnets);
             }
         }
         self.pass_on(id, line);
@@ -244,12 +250,12 @@ impl Node {
             return self.own_edge_claimed(id, to, &edge);
         }
         if !self.learn_node(from, member) || !self.learn_node(to, member) {
-            return;
+            return self.seen.forget(line);
         }
         let key = (from.clone(), to.clone());
         let known = self.graph.edge(from, to).is_some();
         if !known && !self.limits.edges.take(key.clone(), member) {
-            return self.exceeded(member, Excess::Edges);
+            return self.dropped(member, line, Excess::Edges);
         }
         match self.graph.add_edge(from, to, edge) {
             Ok(EdgeChange::Equal) => {}
@@ -259,7 +265,7 @@ impl Node {
             }
             Err(_) => {
                 self.limits.edges.release(&key);
-                self.exceeded(member, Excess::Edges);
+                self.dropped(member, line, Excess::Edges);
             }
         }
     }

@@ -398,3 +398,24 @@ fn subnets_with_the_same_addresses_are_limited() {
     bench.say("bob", "10 0 dave 10.0.0.0/9");
     assert_eq!(bench.node.subnets().of(&name("dave")).count(), 1025);
 }
+
+/// The share of a table is one limit, the number of lines another.
+#[test]
+fn lines_beyond_the_rate_are_dropped_and_attributed() {
+    let mut bench = two_neighbours();
+    while bench.node.limits.line(bench.now, &name("bob")) {}
+    bench.say("bob", "10 1 dave 10.9.0.0/16");
+    assert_eq!(bench.take("carol"), [] as [&str; 0]);
+    assert!(!bench.node.graph().contains(&name("dave")));
+    let excess = Event::Excess { node: name("bob"), excess: Excess::Lines };
+    assert!(bench.events().contains(&excess));
+    bench.say("carol", "10 1 dave 10.9.0.0/16");
+    assert_eq!(bench.take("bob"), ["10 R dave 10.9.0.0/16"], "the same line from another one");
+    bench.node.limits.edges = crate::node::limits::Share::new(0);
+    bench.say("carol", "12 2 dave erin 192.0.2.9 655 0 1");
+    bench.node.limits.edges = crate::node::limits::Share::new(9);
+    bench.wait(1);
+    bench.forget();
+    bench.say("bob", "12 2 dave erin 192.0.2.9 655 0 1");
+    assert_eq!(bench.take("carol"), ["12 R dave erin 192.0.2.9 655 0 1"]);
+}
