@@ -30,8 +30,9 @@ const MARK: &[u8] = b"adit-interop-tag";
 /// How long the ends wait for frames before they are sent again.
 const QUIET: Duration = Duration::from_millis(300);
 
-/// The time between two looks at the stations.
+/// The time between two looks at the stations, and the least number of looks: two lives of a quiet one.
 const PAUSE: Duration = Duration::from_millis(500);
+const LOOKS: u64 = 4 * EXPIRE;
 
 /// The seconds after which a quiet station is forgotten.
 const EXPIRE: u64 = 2;
@@ -155,7 +156,7 @@ fn expire(bed: &Bed) -> Result<String> {
     // The data plane carries what bob sends from now on.
     let began = ScaledInstant::now();
     let (mut is_forgotten, mut looks) = (false, 0);
-    while !is_forgotten || began.elapsed() < Duration::from_secs(2 * EXPIRE) {
+    while !is_forgotten || looks < LOOKS {
         ensure(began.elapsed() < SOON, || "the quiet station is not forgotten".to_owned())?;
         bed.wait_for_ping(BOB, ALICE, false)?;
         std::thread::sleep(PAUSE);
