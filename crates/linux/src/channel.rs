@@ -234,6 +234,8 @@ mod tests {
         a.send(b"last", &[]).unwrap();
         drop(a);
         assert_eq!(message(&b).0, b"last");
+        // A process that another test has just started has the other end as well, until it runs its program.
+        b.wait(false, Duration::from_secs(60)).unwrap();
         assert!(matches!(b.receive(10).unwrap(), Received::End));
         assert!(b.send(b"x", &[]).is_err());
     }
