@@ -299,8 +299,9 @@ async fn a_plugin_that_blocks_ends_soon_after_the_network_process() {
 /// Returns the processes that a process has started.
 fn children(pid: u32) -> Vec<u32> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    // A thread may have ended in the meantime.
     let lists =
-        tasks.map(|task| fs::read_to_string(task.unwrap().path().join("children")).unwrap());
+        tasks.filter_map(|task| fs::read_to_string(task.unwrap().path().join("children")).ok());
     lists
         .flat_map(|list| list.split(' ').filter_map(|id| id.parse().ok()).collect::<Vec<_>>())
         .collect()
