@@ -183,6 +183,11 @@ impl Inherited {
             Ok(state) => Some(Self { state, descriptors }),
             Err(reason) => {
                 tracing::warn!("sessions of the former process: not taken over: {reason}");
+                // This process opens sockets with the same ports, which is possible once the service manager has closed its copies.
+                drop(descriptors);
+                if let Some(Err(error)) = store.map(|store| store.notifier.barrier()) {
+                    tracing::warn!("the service manager may keep the former sockets: {error}");
+                }
                 None
             }
         }
