@@ -32,9 +32,7 @@ def programs(options):
         if message["reason"] == "compiler-artifact" and message["profile"]["test"] and message["executable"]:
             folder = Path(message["manifest_path"]).parent
             source = Path(message["target"]["src_path"]).relative_to(folder)
-            # cargo sets this variable as well, and runs each program in the folder of its package.
-            command = ["env", f"CARGO_MANIFEST_DIR={folder}", message["executable"], "--quiet"]
-            found.append((f"{folder.name} {source}", folder, command))
+            found.append((f"{folder.name} {source}", folder, [message["executable"], "--quiet"]))
     if build.wait():
         sys.exit(build.returncode)
     return found
@@ -44,9 +42,10 @@ def run(program):
     """Runs a test program. Prints its output if it fails, in one piece."""
     name, folder, command = program
     began = time.monotonic()
-    tests = subprocess.run(
-        command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-    )
+    # cargo sets this variable as well, and runs each program in the folder of its package.
+    environment = {**os.environ, "CARGO_MANIFEST_DIR": str(folder)}
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    tests = subprocess.run(command, cwd=folder, env=environment, text=True, errors="replace", **pipes)
     took = f"{time.monotonic() - began:.1f} s"
     if tests.returncode:
         print(f"{tests.stdout}\n{name}: failed with {tests.returncode} after {took}", flush=True)
@@ -60,7 +59,7 @@ def run(program):
 def main():
     options = sys.argv[1:]
     # The larger ones first, since most of them take longer.
-    everything = sorted(programs(options), key=lambda program: -os.path.getsize(program[2][2]))
+    everything = sorted(programs(options), key=lambda program: -os.path.getsize(program[2][0]))
     everything.append(("examples in the documentation", Path.cwd(), [CARGO, "test", "--doc", "--quiet", *options]))
     with ThreadPoolExecutor(AT_ONCE) as pool:
         failed = [name for name in pool.map(run, everything) if name]

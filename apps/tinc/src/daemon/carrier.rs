@@ -1,8 +1,9 @@
 //! The data plane of a daemon in router or switch mode.
 //!
-//! The plane carries the packets of the nodes that are reached by UDP, directly or through a relay, and relays datagrams between others. Everything else comes up: datagrams without a session, packets without a
-//! route or longer than their path, and records that are no packets; in switch mode also frames to many nodes, and those of stations that the router
-//! has not learnt yet. They go the way that they also have without a plane.
+//! The plane carries the packets of the nodes that are reached by UDP, directly or through a relay, and relays datagrams between others.
+//! Everything else comes up: datagrams without a session, packets without a route or longer than their path, and records that are no packets; in
+//! switch mode also frames to many nodes, and those of stations that the router has not learnt yet. They go the way that they also have without a
+//! plane.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;

@@ -262,13 +262,19 @@ async fn write_all(
 mod tests {
     use super::*;
 
+    /// One connection, and its other end. 16 bytes fit between them.
+    fn with_a_peer() -> (Streams, tokio::io::DuplexStream) {
+        let mut streams = Streams::new();
+        let (ours, theirs) = tokio::io::duplex(16);
+        let (read, write) = tokio::io::split(ours);
+        streams.serve_halves(ConnectionId(1), read, write);
+        (streams, theirs)
+    }
+
     /// A peer must not be able to make the process keep what waits for it, by reading nothing.
     #[tokio::test]
     async fn a_peer_that_reads_nothing_gets_no_more_after_the_end() {
-        let mut streams = Streams::new();
-        let (ours, mut theirs) = tokio::io::duplex(16);
-        let (read, write) = tokio::io::split(ours);
-        streams.serve_halves(ConnectionId(1), read, write);
+        let (mut streams, mut theirs) = with_a_peer();
         assert_eq!(streams.send(ConnectionId(1), vec![7; 100]), 100);
         tokio::task::yield_now().await;
         streams.close(ConnectionId(1));
@@ -280,10 +286,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_waits_at_the_end_is_sent() {
-        let mut streams = Streams::new();
-        let (ours, mut theirs) = tokio::io::duplex(16);
-        let (read, write) = tokio::io::split(ours);
-        streams.serve_halves(ConnectionId(1), read, write);
+        let (mut streams, mut theirs) = with_a_peer();
         streams.send(ConnectionId(1), vec![7; 100]);
         streams.close(ConnectionId(1));
         let mut arrived = Vec::new();

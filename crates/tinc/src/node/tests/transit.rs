@@ -79,7 +79,7 @@ fn a_way_leads_from_a_known_node_to_another_one() {
     let here = bench.node.transit_path(&transit("bob", "dave", "alice"));
     assert_eq!(here, Some(TransitPath::Here { from: name("dave") }));
     assert!(!found(&transit("bob", "erin", "alice")));
-    assert!(!found(&transit("erin", "bob", "alice")), "an address of nobody");
+    assert!(!found(&transit("erin", "bob", "alice")), "an address that no node has");
     assert!(!found(&transit("carol", "bob", "carol")), "a loop");
     assert!(!found(&transit("dave", "bob", "carol")), "an address that is not confirmed");
     let mut direct = transit("bob", "bob", "carol");
