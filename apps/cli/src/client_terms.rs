@@ -8,8 +8,7 @@ use adit_pki::ClientChange;
 use adit_runtime::fault::Fault;
 
 use crate::args::{ClientSet, OrNone};
-use crate::server::pair;
-use crate::text::{bytes, row, wrapped};
+use crate::text::{bytes, pair, row, wrapped};
 use crate::{note, paths, print};
 
 pub(crate) fn set(options: &ClientSet) -> Result<ExitCode, Fault> {

@@ -9,6 +9,7 @@ mod backup;
 #[cfg(feature = "bridge")]
 mod bridge;
 mod client_terms;
+mod clients;
 mod complete;
 mod demo;
 mod doctor;

@@ -65,6 +65,12 @@ pub(crate) fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
     cells.iter().map(ToString::to_string).collect()
 }
 
+/// Formats a row with two columns, and wraps the second if it is too long.
+pub(crate) fn pair(row: &[String]) -> String {
+    let [name, value] = row else { return String::new() };
+    wrapped(&format!("{name:<15}"), value)
+}
+
 /// Formats a duration in its two largest units, such as `3 d 4 h` or `12 min 5 s`.
 pub(crate) fn span(seconds: u64) -> String {
     let units = [(86_400, "d"), (3600, "h"), (60, "min"), (1, "s")];
@@ -168,6 +174,13 @@ mod tests {
     fn tables_align() {
         let rows = [row(["a", "bb"]), row(["long", "c"])];
         assert_eq!(table(&rows), "a     bb\nlong  c\n");
+    }
+
+    #[test]
+    fn the_second_column_of_a_pair_is_broken() {
+        let text = pair(&row(["protected by", &"word ".repeat(40)]));
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+        assert!(text.lines().skip(1).all(|line| line.starts_with("               w")), "{text}");
     }
 
     #[test]

@@ -15,8 +15,8 @@ use zeroize::Zeroizing;
 use crate::args::{
     ClientList, User, UserAdd, UserBind, UserGroup, UserPassword, UserProfile, UserTotp,
 };
-use crate::server::{ended, pair, target};
-use crate::text::{WIDTH, date, row, span, table, table_of_names, wrapped};
+use crate::clients::{ended, target};
+use crate::text::{WIDTH, date, pair, row, span, table, table_of_names, wrapped};
 use crate::{note, paths, print, print_json};
 
 /// The maximum length of a line with a password on stdin, in bytes.
