@@ -1,20 +1,23 @@
+//! The host of one tunnel: opens its device, applies a plan, and undoes it.
+
 use std::net::IpAddr;
 
-use adit_linux::net::{Address, MarkedReplies, Net, NetError, NetErrorKind, Route};
+use adit_linux::net::{Address, MarkedReplies, Net, NetError, NetErrorKind};
 use adit_linux::tun::{TunDevice, TunError, TunOffloads, TunOptions, TunParts, interface_index};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use super::block_ipv6::BlockIpv6;
+use super::changes::{Change, family};
 use super::dns::Dns;
 use super::enforce::{FailedChange, PolicyRouting};
 use super::forward::Forwarding;
 use super::kernel::Kernel;
-use super::plan::{Device, HostPlan, Redirect};
+use super::plan::{Device, HostPlan};
 use super::policy_routing::{CaptureMode, capture};
-use super::routes::{KernelRoute, OutsideRoutes, RouteInterface, default_way, expand, way_to};
+use super::routes::{OutsideRoutes, expand};
 use super::undo_log::{self, UndoLog};
-use super::watch::{NetworkWatcher, is_link_local};
+use super::watch::NetworkWatcher;
 use crate::fault::Fault;
 use crate::say;
 
@@ -38,17 +41,17 @@ pub enum ApplyOutcome {
 #[derive(Debug)]
 pub struct Host {
     pub(super) net: Kernel,
-    device: Option<(String, u32)>,
+    pub(super) device: Option<(String, u32)>,
     /// Whether this is a TAP device, behind which gateways are separate stations.
     pub(super) ethernet: bool,
     /// Whether we created the device with several queues.
     flow_queues: bool,
     /// Whether the device's rate is limited. A device that another program created outlives the tunnel.
     limited: bool,
-    changes: Vec<Change>,
-    plan: Option<HostPlan>,
+    pub(super) changes: Vec<Change>,
+    pub(super) plan: Option<HostPlan>,
     /// The routes to the outside world from before the plan.
-    outside: OutsideRoutes,
+    pub(super) outside: OutsideRoutes,
     pub(super) undo_log: UndoLog,
     pub(super) dns: Dns,
     /// The mark of the transport's sockets.
@@ -70,14 +73,7 @@ pub struct Host {
     /// Whether a route of the plan could not be added, so that the same plan tries it again.
     pub(super) lacks_routes: bool,
     /// Whether a former process set up the device, whose addresses and routes therefore exist.
-    taken_over: bool,
-}
-
-/// A change, with the data for undoing it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Change {
-    Address(Address),
-    Route(Route),
+    pub(super) taken_over: bool,
 }
 
 impl Host {
@@ -340,129 +336,9 @@ impl Host {
         Ok(())
     }
 
-    pub(super) fn link(&self) -> Option<(String, u32)> {
-        self.device.clone()
-    }
-
-    pub(super) fn outside(&self) -> &OutsideRoutes {
-        &self.outside
-    }
-
-    /// Returns the changes of this tunnel so far.
-    pub(super) fn changes(&self) -> &[Change] {
-        &self.changes
-    }
-
-    /// Undoes one change, which stays recorded until it is undone.
-    pub(super) async fn undo_change(&mut self, change: &Change) {
-        self.revert(change).await;
-        self.changes.retain(|other| other != change);
-    }
-
-    pub(super) fn take_changes(&mut self) -> Vec<Change> {
-        std::mem::take(&mut self.changes)
-    }
-
-    pub(super) fn put_changes(&mut self, changes: Vec<Change>) {
-        self.changes = changes;
-    }
-
-    pub(super) fn set_outside(&mut self, outside: OutsideRoutes) {
-        self.outside = outside;
-    }
-
-    /// Returns the routes that this tunnel has added.
-    pub(super) fn routes(&self) -> impl Iterator<Item = &Route> {
-        self.changes.iter().filter_map(|change| match change {
-            Change::Route(route) => Some(route),
-            Change::Address(_) => None,
-        })
-    }
-
-    pub(super) fn set_plan(&mut self, plan: HostPlan) {
-        self.plan = Some(plan);
-    }
-
     pub(super) async fn set_mtu(&self, index: u32, mtu: u16) -> Result<(), Fault> {
         let set = self.net.set_mtu(index, u32::from(mtu)).await;
         set.map_err(|e| Fault::environment(e.to_string()))
-    }
-
-    pub(super) async fn add_address(&mut self, index: u32, local: IpNet) -> Result<(), NetError> {
-        let address = Address::new(index, local);
-        self.net.add_address(&address).await?;
-        self.changes.push(Change::Address(address));
-        Ok(())
-    }
-
-    pub(super) async fn add_route(
-        &mut self,
-        route: &KernelRoute,
-        index: u32,
-        name: &str,
-    ) -> Result<(), String> {
-        let Some(mut wanted) = kernel_route(route, index) else { return Ok(()) };
-        let dev = Some(name).filter(|_| route.through == RouteInterface::Tunnel);
-        say!(3, "net_route_{}_add: {}", family(&route.net), line(&wanted, dev));
-        let foreign = route.through != RouteInterface::Tunnel;
-        if foreign {
-            self.undo_log.add(&wanted);
-        }
-        let mut added = self.net.add_route(&wanted).await;
-        if matches!(&added, Err(e) if e.kind() == NetErrorKind::Unreachable)
-            && route.through == RouteInterface::Tunnel
-            && !self.ethernet
-        {
-            // The gateway is in none of the device's networks. Leave it out, because the device has only one other end.
-            wanted.via = None;
-            added = self.net.add_route(&wanted).await;
-        }
-        if added.is_err() && foreign {
-            self.undo_log.remove(&wanted);
-        }
-        match added {
-            Ok(()) => {
-                self.changes.push(Change::Route(wanted));
-                Ok(())
-            }
-            Err(e) if e.kind() == NetErrorKind::Exists && self.taken_over && !foreign => {
-                self.changes.push(Change::Route(wanted));
-                Ok(())
-            }
-            Err(e) if e.kind() == NetErrorKind::Exists => {
-                Err(format!("a route to {} exists already and stays as it is", route.net))
-            }
-            Err(e) => Err(e.to_string()),
-        }
-    }
-
-    /// Finds the routes to the outside world without the tunnel. Routes that cannot be found are left out.
-    pub(super) async fn look_outside(&self, plan: &HostPlan) -> OutsideRoutes {
-        let routes = self.net.routes().await.unwrap_or_default();
-        let own = self.own_routes();
-        let default4 = default_way(false, &routes, &own);
-        let default6 = default_way(true, &routes, &own);
-        let remote = match plan.remote.map(|remote| remote.ip()) {
-            Some(ip) if !self.is_local(ip).await => way_to(ip, &routes, &own),
-            Some(_) | None => None,
-        };
-        let mut outside = OutsideRoutes { default4, default6, remote, local: Vec::new() };
-        if plan.redirect.is_some_and(|redirect| redirect.block_local) {
-            let addresses = self.net.addresses().await.unwrap_or_default();
-            let links = [outside.default4, outside.default6];
-            outside.local = addresses
-                .iter()
-                .filter(|a| links.iter().flatten().any(|hop| hop.interface == a.link))
-                .filter(|a| !is_link_local(&a.local))
-                .map(|a| a.local.trunc())
-                .collect();
-        }
-        outside
-    }
-
-    /// Returns whether an address belongs to this host.
-    async fn is_local(&self, ip: IpAddr) -> bool {
-        self.net.route_to(ip).await.is_ok_and(|path| path.local)
     }
 
     /// Undoes the applied changes, the latest first, and keeps the device for the next plan.
@@ -510,104 +386,5 @@ impl Host {
         self.unblock_ipv6().await;
         self.leave_policy().await;
         self.undo_log.restore_sysctls(|_| true);
-    }
-
-    /// Keeps another server reachable while the current plan sends all traffic into the tunnel. Otherwise a client that
-    /// reconnects to that server would dial through its lost tunnel.
-    pub async fn keep_reachable(&mut self, remote: IpAddr) {
-        self.follow_remote(remote).await;
-        if self.block6.is_on() && remote.is_ipv6() {
-            self.follow.detour(remote);
-            self.block_again().await;
-        }
-        let Some(((name, index), plan)) = self.device.clone().zip(self.plan.clone()) else {
-            return;
-        };
-        if self.redirects_by_policy(&plan) || plan.redirect.is_none() {
-            return;
-        }
-        if plan.remote.is_some_and(|known| known.ip() == remote) {
-            return;
-        }
-        self.follow.detour(remote);
-        for route in self.detour_routes(&plan, remote, &self.outside.clone()) {
-            // The route may exist from an earlier call.
-            let _ = self.add_route(&route, index, &name).await;
-        }
-    }
-
-    /// Returns the host routes to a server other than the plan's.
-    pub(super) fn detour_routes(
-        &self,
-        plan: &HostPlan,
-        remote: IpAddr,
-        outside: &OutsideRoutes,
-    ) -> Vec<KernelRoute> {
-        let Some(redirect) = plan.redirect.filter(|_| !self.redirects_by_policy(plan)) else {
-            return Vec::new();
-        };
-        let default = if remote.is_ipv4() { outside.default4 } else { outside.default6 };
-        let outside = OutsideRoutes { remote: default, ..OutsideRoutes::default() };
-        let detour = HostPlan {
-            redirect: Some(Redirect { private: true, block_local: false, ..redirect }),
-            remote: Some((remote, 0).into()),
-            ..HostPlan::default()
-        };
-        expand(&detour, &outside, false).0
-    }
-
-    pub(super) async fn revert(&mut self, change: &Change) {
-        let undone = match change {
-            Change::Address(address) => {
-                say!(3, "net_addr_{}_del: {}", family(&address.local), address.local);
-                self.net.delete_address(address).await
-            }
-            Change::Route(route) => {
-                say!(3, "net_route_{}_del: {}", family(&route.to), line(route, None));
-                let deleted = self.net.delete_route(route).await;
-                self.undo_log.remove(route);
-                deleted
-            }
-        };
-        match undone {
-            Ok(()) => {}
-            // Another program removed the route or its interface.
-            Err(e) if e.kind() == NetErrorKind::NotFound => {}
-            Err(e) => tracing::warn!("{e}"),
-        }
-    }
-}
-
-/// Converts a route to the form of the kernel's interface. Returns `None` if it has neither gateway nor interface.
-pub(super) fn kernel_route(route: &KernelRoute, index: u32) -> Option<Route> {
-    let link = match route.through {
-        RouteInterface::Tunnel => Some(index),
-        RouteInterface::Interface(other) => Some(other),
-        RouteInterface::Gateway => None,
-    };
-    let mut wanted = match (route.gateway, link) {
-        (Some(gateway), _) => Route::via(route.net, gateway),
-        (None, Some(link)) => Route::dev(route.net, link),
-        (None, None) => return None,
-    };
-    wanted.link = link;
-    wanted.metric = route.metric;
-    wanted.table = route.table;
-    Some(wanted)
-}
-
-/// Formats a route as `ip route` does.
-fn line(route: &Route, dev: Option<&str>) -> String {
-    let via = route.via.map(|gateway| format!(" via {gateway}")).unwrap_or_default();
-    let dev = dev.map(|dev| format!(" dev {dev}")).unwrap_or_default();
-    let metric = route.metric.map(|metric| format!(" metric {metric}")).unwrap_or_default();
-    let table = route.table.map(|table| format!(" table {table}")).unwrap_or_default();
-    format!("{}{via}{dev}{metric}{table}", route.to)
-}
-
-pub(super) fn family(net: &IpNet) -> &'static str {
-    match net {
-        IpNet::V4(_) => "v4",
-        IpNet::V6(_) => "v6",
     }
 }

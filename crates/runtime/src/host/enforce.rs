@@ -82,7 +82,7 @@ impl Host {
     /// Fails if policy routing is not available and was not in force. If it is in force, no traffic leaves outside the
     /// tunnel after a failure, and the change is tried again.
     pub(super) async fn enter_policy(&mut self, plan: &HostPlan) -> Result<(), String> {
-        let Some((name, index)) = self.link() else { return Ok(()) };
+        let Some((name, index)) = self.device.clone() else { return Ok(()) };
         let first = self.policy.is_none();
         match self.try_policy(plan, &name, index).await {
             Ok(()) => {

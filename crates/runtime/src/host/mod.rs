@@ -2,6 +2,7 @@
 
 mod apply;
 mod block_ipv6;
+mod changes;
 pub mod dns;
 mod enforce;
 mod forward;

@@ -285,7 +285,7 @@ impl Host {
     /// Prepares the host for a client. Undoes the changes of killed processes, and chooses the transport's mark. `own`
     /// is the configured mark. Without `may_mark`, no other mark is used.
     pub async fn prepare(&mut self, own: Option<u32>, may_mark: bool) -> Option<u32> {
-        if self.link().is_some() {
+        if self.device.is_some() {
             undo_log::clean_up(&self.net).await;
         }
         let mut kept =

@@ -2,7 +2,8 @@
 
 use adit_linux::net::NetErrorKind;
 
-use super::apply::{ApplyOutcome, Change, Host, family, kernel_route};
+use super::apply::{ApplyOutcome, Host};
+use super::changes::{Change, family, kernel_route};
 use super::plan::HostPlan;
 use super::routes::{KernelRoute, expand};
 use crate::fault::Fault;
@@ -20,13 +21,13 @@ impl Host {
             return Ok(ApplyOutcome::Same);
         }
         let blocks_local = |plan: &HostPlan| plan.redirect.is_some_and(|r| r.block_local);
-        let Some((name, index)) = self.link() else { return self.apply(plan).await };
+        let Some((name, index)) = self.device.clone() else { return self.apply(plan).await };
         if former.remote != plan.remote || blocks_local(&former) != blocks_local(plan) {
             // The path to the outside world must be looked up again, without our own routes.
             return self.apply(plan).await;
         }
         let mut notes = self.apply_policy(plan).await?;
-        let (routes, more) = expand(plan, self.outside(), self.redirects_by_policy(plan));
+        let (routes, more) = expand(plan, &self.outside, self.redirects_by_policy(plan));
         notes.extend(more);
         let wanted = |change: &Change| match change {
             Change::Address(address) => plan.addresses.contains(&address.local),
@@ -34,7 +35,8 @@ impl Host {
                 routes.iter().any(|r| kernel_route(r, index).as_ref() == Some(route))
             }
         };
-        let (kept, stale): (Vec<_>, Vec<_>) = self.take_changes().into_iter().partition(wanted);
+        let (kept, stale): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.changes).into_iter().partition(wanted);
         for change in stale.iter().rev() {
             self.revert(change).await;
         }
@@ -45,7 +47,7 @@ impl Host {
                 .any(|change| matches!(change, Change::Route(r) if route.as_ref() == Some(r)))
         };
         let new: Vec<KernelRoute> = routes.iter().filter(|route| is_new(route)).copied().collect();
-        self.put_changes(kept);
+        self.changes = kept;
         if former.mtu != plan.mtu {
             say!(3, "net_iface_mtu_set: mtu {} for {name}", plan.mtu);
             self.set_mtu(index, plan.mtu).await?;
@@ -67,7 +69,7 @@ impl Host {
         }
         notes.extend(self.apply_forwarding(plan, &name));
         notes.extend(self.dns.apply(plan.dns.as_ref(), Some(&(name, index))).await);
-        self.set_plan(plan.clone());
+        self.plan = Some(plan.clone());
         Ok(ApplyOutcome::Changed(notes))
     }
 }

@@ -1,4 +1,5 @@
-//! Follows the host's path to the server while a tunnel is up: its interfaces, addresses and routes.
+//! Follows the host's path to the server while a tunnel is up (its interfaces, addresses and routes), and keeps the
+//! server reachable around the tunnel.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -8,9 +9,13 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep_until};
 
-use super::apply::{Change, Host, kernel_route};
+use super::apply::Host;
+use super::changes::{Change, kernel_route};
 use super::dns::{DnsEvent, DnsInUse};
-use super::routes::{NextHop, OutsideRoutes, RouteInterface, expand};
+use super::plan::{HostPlan, Redirect};
+use super::routes::{
+    KernelRoute, NextHop, OutsideRoutes, RouteInterface, default_way, expand, way_to,
+};
 
 /// The delay before a change is processed, because changes arrive in bursts (a link, its address, its route).
 const SETTLE: Duration = Duration::from_millis(150);
@@ -138,7 +143,7 @@ impl Host {
             NetChange::Unknown => true,
             // The kernel removes the routes into the tunnel's own interface when the interface goes down.
             NetChange::Link(index) => {
-                self.policy.is_some() || self.link().is_none_or(|(_, own)| own != index)
+                self.policy.is_some() || self.device.as_ref().is_none_or(|(_, own)| *own != index)
             }
             NetChange::Route(IpNet::V6(_), MAIN_TABLE) if self.block6.is_on() => {
                 // The route may bypass the tunnel.
@@ -166,6 +171,50 @@ impl Host {
         }
     }
 
+    /// Keeps another server reachable while the current plan sends all traffic into the tunnel. Otherwise a client that
+    /// reconnects to that server would dial through its lost tunnel.
+    pub async fn keep_reachable(&mut self, remote: IpAddr) {
+        self.follow_remote(remote).await;
+        if self.block6.is_on() && remote.is_ipv6() {
+            self.follow.detour(remote);
+            self.block_again().await;
+        }
+        let Some(((name, index), plan)) = self.device.clone().zip(self.plan.clone()) else {
+            return;
+        };
+        if self.redirects_by_policy(&plan) || plan.redirect.is_none() {
+            return;
+        }
+        if plan.remote.is_some_and(|known| known.ip() == remote) {
+            return;
+        }
+        self.follow.detour(remote);
+        for route in self.detour_routes(&plan, remote, &self.outside.clone()) {
+            // The route may exist from an earlier call.
+            let _ = self.add_route(&route, index, &name).await;
+        }
+    }
+
+    /// Returns the host routes to a server other than the plan's.
+    fn detour_routes(
+        &self,
+        plan: &HostPlan,
+        remote: IpAddr,
+        outside: &OutsideRoutes,
+    ) -> Vec<KernelRoute> {
+        let Some(redirect) = plan.redirect.filter(|_| !self.redirects_by_policy(plan)) else {
+            return Vec::new();
+        };
+        let default = if remote.is_ipv4() { outside.default4 } else { outside.default6 };
+        let outside = OutsideRoutes { remote: default, ..OutsideRoutes::default() };
+        let detour = HostPlan {
+            redirect: Some(Redirect { private: true, block_local: false, ..redirect }),
+            remote: Some((remote, 0).into()),
+            ..HostPlan::default()
+        };
+        expand(&detour, &outside, false).0
+    }
+
     pub(super) async fn look(&mut self) -> Option<HostEvent> {
         if let Some(plan) = self.plan().cloned() {
             let outside = self.look_outside(&plan).await;
@@ -189,13 +238,42 @@ impl Host {
         })
     }
 
+    /// Finds the routes to the outside world without the tunnel. Routes that cannot be found are left out.
+    pub(super) async fn look_outside(&self, plan: &HostPlan) -> OutsideRoutes {
+        let routes = self.net.routes().await.unwrap_or_default();
+        let own = self.own_routes();
+        let default4 = default_way(false, &routes, &own);
+        let default6 = default_way(true, &routes, &own);
+        let remote = match plan.remote.map(|remote| remote.ip()) {
+            Some(ip) if !self.is_local(ip).await => way_to(ip, &routes, &own),
+            Some(_) | None => None,
+        };
+        let mut outside = OutsideRoutes { default4, default6, remote, local: Vec::new() };
+        if plan.redirect.is_some_and(|redirect| redirect.block_local) {
+            let addresses = self.net.addresses().await.unwrap_or_default();
+            let links = [outside.default4, outside.default6];
+            outside.local = addresses
+                .iter()
+                .filter(|a| links.iter().flatten().any(|hop| hop.interface == a.link))
+                .filter(|a| !is_link_local(&a.local))
+                .map(|a| a.local.trunc())
+                .collect();
+        }
+        outside
+    }
+
+    /// Returns whether an address belongs to this host.
+    async fn is_local(&self, ip: IpAddr) -> bool {
+        self.net.route_to(ip).await.is_ok_and(|path| path.local)
+    }
+
     async fn way(&self) -> ServerPath {
         let Ok(routes) = self.net.routes().await else { return ServerPath::default() };
         let own = self.own_routes();
-        let default = |v6| super::routes::default_way(v6, &routes, &own);
+        let default = |v6| default_way(v6, &routes, &own);
         let v6 = self.follow.remote.is_some_and(|remote| remote.is_ipv6());
         let hop = match self.follow.remote {
-            Some(remote) => super::routes::way_to(remote, &routes, &own),
+            Some(remote) => way_to(remote, &routes, &own),
             None => default(false).or_else(|| default(true)),
         };
         let alternative = default(!v6).is_some();
@@ -218,7 +296,7 @@ impl Host {
 
     /// Returns a predicate for this tunnel's routes.
     pub(super) fn own_routes(&self) -> impl Fn(&Route) -> bool + use<> {
-        let device = self.link().map(|(_, index)| index);
+        let device = self.device.as_ref().map(|(_, index)| *index);
         let ours: Vec<Route> = self.routes().chain(self.block6.routes()).copied().collect();
         move |route: &Route| {
             let same = |other: &Route| {
@@ -231,7 +309,9 @@ impl Host {
     /// Replaces the routes through interfaces other than the tunnel's after the network has changed. Adds those again
     /// that the kernel removed together with an interface.
     async fn refresh(&mut self, outside: OutsideRoutes) {
-        let Some(((name, index), plan)) = self.link().zip(self.plan().cloned()) else { return };
+        let Some(((name, index), plan)) = self.device.clone().zip(self.plan().cloned()) else {
+            return;
+        };
         let mut wanted: Vec<_> = expand(&plan, &outside, self.redirects_by_policy(&plan))
             .0
             .into_iter()
@@ -240,7 +320,7 @@ impl Host {
         for remote in self.follow.detours.clone() {
             wanted.extend(self.detour_routes(&plan, remote, &outside));
         }
-        self.set_outside(outside);
+        self.outside = outside;
         let Ok(present) = self.net.routes().await else { return };
         let is_present = |route: &Route| {
             present.iter().any(|other| {
@@ -258,7 +338,7 @@ impl Host {
             Change::Route(route) if route.link != Some(index) => !keeps(route),
             Change::Route(_) | Change::Address(_) => false,
         };
-        let stale: Vec<Change> = self.changes().iter().filter(stale).cloned().collect();
+        let stale: Vec<Change> = self.changes.iter().filter(stale).cloned().collect();
         for change in stale.iter().rev() {
             self.undo_change(change).await;
         }
