@@ -17,11 +17,14 @@
 mod hook;
 mod message;
 mod neighbour;
+mod packet;
+mod resolve;
 mod settings;
+mod stats;
 #[cfg(test)]
 mod tests;
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use adit_engine::{Instant, Rate, TokenBucket};
@@ -30,18 +33,18 @@ use adit_filter::packet::{Ip, Layer, Malformed, Network, Packet, Transport};
 use adit_filter::rejection::{self, MAX_REJECTION};
 use adit_filter::ruleset::{Icmpx, Reject};
 use adit_wire::VnetHeader;
-use adit_wire::checksum::{self, Sum};
 pub use adit_wire::ethernet::Mac;
 use adit_wire::icmp_error::Message;
-use adit_wire::transport::UDP_LEN;
 
 pub use neighbour::MAX_FIXED;
 pub use settings::{MAX_ADDRESSES, MAX_ROUTES, PortSettings, Prefix, Route, SettingsError};
+pub use stats::{RouterDrop, RouterStats};
 
 use crate::port::Side;
 pub(crate) use hook::{RoutedBurst, RoutedHook};
-use message::{Arp, Discovery};
-use neighbour::{LearnedFrom, QueuedPacket, Solicitation, Table};
+use message::Discovery;
+use neighbour::{QueuedPacket, Table};
+use packet::{decrement_hop_limit, echo, has_garbled_options, longest, mac, write_link};
 use settings::{Routes, is_link_local, is_martian};
 
 /// The maximum number of router frames that have not been taken yet.
@@ -49,9 +52,6 @@ pub const MAX_OUT: usize = 512;
 /// The largest burst of ICMP errors, and their rate of one per millisecond (RFC 1812 4.3.2.8, RFC 4443 2.4 (f)); as in Linux.
 const ERRORS_AT_ONCE: u64 = 50;
 const ERROR_RATE: Rate = Rate::new(ERRORS_AT_ONCE, Duration::from_millis(ERRORS_AT_ONCE));
-
-/// The broadcast address.
-const BROADCAST: Mac = Mac([0xff; 6]);
 
 /// A frame that the router itself sends, or one that was queued.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -92,106 +92,6 @@ pub enum EgressResult {
     Consumed,
     /// The frame is dropped.
     Drop(RouterDrop),
-}
-
-/// The reason why a frame was dropped.
-#[derive(Copy, Clone, Debug, Eq, PartialEq)]
-pub enum RouterDrop {
-    /// It cannot be parsed.
-    Malformed,
-    /// It has a VLAN tag.
-    Tagged,
-    /// It is for another station.
-    NotOurs,
-    /// It is neither IP nor ARP.
-    NotIp,
-    /// It has an impossible address, or a source that belongs elsewhere.
-    Martian,
-    /// It has an address that is valid on one link only.
-    LinkLocal,
-    /// It is for a group or broadcast.
-    Group,
-    /// It has a source route.
-    SourceRoute,
-    /// No route; its sender was notified.
-    NoRoute,
-    /// Its time to live has expired; its sender was notified.
-    Expired,
-    /// It exceeds the MTU; its sender was notified.
-    TooBig,
-    /// Its neighbour did not answer; its sender was notified.
-    Unreachable,
-    /// Too many packets are already queued for neighbours.
-    NoRoom,
-    /// It is for the router itself, which cannot use it; its sender may have been notified.
-    Local,
-    /// It is invalid ARP or neighbour discovery, or does not concern the router.
-    Discovery,
-}
-
-/// The router's counters since its start.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct RouterStats {
-    /// Frames that were forwarded.
-    pub forwarded: u64,
-    /// Frames dropped, by [`RouterDrop`].
-    pub dropped: [u64; RouterDrop::ALL.len()],
-    /// ICMP errors sent.
-    pub errors: u64,
-    /// ICMP errors that the rate limit suppressed.
-    pub errors_suppressed: u64,
-    /// The router's own frames that were not taken in time.
-    pub out_full: u64,
-    /// Known neighbours.
-    pub neighbours: usize,
-    /// Neighbours that are being resolved.
-    pub asked: usize,
-    /// Claims of a neighbour's address by another station.
-    pub challenged: u64,
-}
-
-impl RouterDrop {
-    /// All reasons, in the order of [`RouterStats::dropped`].
-    pub const ALL: [Self; 15] = [
-        Self::Malformed,
-        Self::Tagged,
-        Self::NotOurs,
-        Self::NotIp,
-        Self::Martian,
-        Self::LinkLocal,
-        Self::Group,
-        Self::SourceRoute,
-        Self::NoRoute,
-        Self::Expired,
-        Self::TooBig,
-        Self::Unreachable,
-        Self::NoRoom,
-        Self::Local,
-        Self::Discovery,
-    ];
-}
-
-impl RouterDrop {
-    /// Returns its name in reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Malformed => "malformed",
-            Self::Tagged => "tagged",
-            Self::NotOurs => "not-for-the-router",
-            Self::NotIp => "not-ip",
-            Self::Martian => "martian",
-            Self::LinkLocal => "link-local",
-            Self::Group => "multicast-or-broadcast",
-            Self::SourceRoute => "source-route",
-            Self::NoRoute => "no-route",
-            Self::Expired => "hops-exhausted",
-            Self::TooBig => "too-big",
-            Self::Unreachable => "host-unreachable",
-            Self::NoRoom => "neighbour-queue-full",
-            Self::Local => "local",
-            Self::Discovery => "bad-arp-or-discovery",
-        }
-    }
 }
 
 /// A router with two ports.
@@ -276,7 +176,7 @@ impl Router {
             Err(why) => return self.dropped(why),
         };
         let at = packet.network_at();
-        match age(frame, at) {
+        match decrement_hop_limit(frame, at) {
             Some(()) => IngressResult::Forward(hop),
             None => self.dropped(RouterDrop::Malformed),
         }
@@ -302,7 +202,7 @@ impl Router {
             };
         };
         self.ask(ask);
-        address(frame, mac, self.port(hop.to).mac);
+        write_link(frame, mac, self.port(hop.to).mac);
         self.stats.forwarded = self.stats.forwarded.saturating_add(1);
         if hop.to == from.other() {
             return EgressResult::Send;
@@ -459,8 +359,8 @@ impl Router {
     /// Checks whether a packet can have come from its source address (RFC 1812 5.3.8, RFC 3704).
     fn check_source(&self, ip: &Ip, from: Side) -> Result<(), RouterDrop> {
         let source = ip.source;
-        let nobody = is_martian(source) || source.is_multicast() || self.is_own(source);
-        if nobody || source == IpAddr::from([255; 4]) || self.routes.is_broadcast(source) {
+        let impossible = is_martian(source) || source.is_multicast() || self.is_own(source);
+        if impossible || source == IpAddr::from([255; 4]) || self.routes.is_broadcast(source) {
             return Err(RouterDrop::Martian);
         }
         let here =
@@ -544,213 +444,4 @@ impl Router {
         }
         may
     }
-
-    fn arp(
-        &mut self,
-        packet: &Packet<'_>,
-        at: usize,
-        from: Side,
-        now: Nanos,
-    ) -> Result<Option<Hop>, RouterDrop> {
-        let arp = packet.bytes.get(at..).and_then(Arp::read).ok_or(RouterDrop::Discovery)?;
-        let sender = IpAddr::V4(arp.sender);
-        if !arp.sender_mac.is_station() || self.is_own(sender) {
-            return Err(RouterDrop::Discovery);
-        }
-        let asks_us = !arp.reply && self.routes.is_own(from, arp.target.into());
-        if self.routes.is_neighbour(from, sender) {
-            let learned_from = if asks_us { LearnedFrom::Request } else { LearnedFrom::Reply };
-            self.learn(from, sender, arp.sender_mac, learned_from, now);
-        } else if !arp.sender.is_unspecified() {
-            return Err(RouterDrop::Discovery);
-        }
-        if asks_us {
-            let reply = Arp {
-                reply: true,
-                sender_mac: self.port(from).mac,
-                sender: arp.target,
-                target_mac: arp.sender_mac,
-                target: arp.sender,
-            };
-            self.say(from, reply.frame(arp.sender_mac));
-        }
-        Ok(None)
-    }
-
-    fn discovery(
-        &mut self,
-        packet: &Packet<'_>,
-        from: Side,
-        now: Nanos,
-    ) -> Result<Option<Hop>, RouterDrop> {
-        let message = Discovery::read(packet).ok_or(RouterDrop::Discovery)?;
-        let ip = packet.ip().ok_or(RouterDrop::Discovery)?;
-        let near = |address| {
-            is_link_local(address) && !self.is_own_on(from, address)
-                || self.routes.is_neighbour(from, address)
-        };
-        match message {
-            Discovery::Solicitation { target, link } => {
-                let IpAddr::V6(source) = ip.source else { return Err(RouterDrop::Discovery) };
-                if !self.is_own_on(from, target.into()) {
-                    return Err(RouterDrop::Discovery);
-                }
-                let unnamed = source.is_unspecified();
-                if !unnamed && !near(source.into()) {
-                    return Err(RouterDrop::Discovery);
-                }
-                if let Some(link) = link {
-                    self.learn(from, source.into(), link, LearnedFrom::Request, now);
-                }
-                let asker = packet.ether.map(|ether| mac(ether.source));
-                let asker = link.or(asker).filter(|mac| !unnamed && mac.is_station());
-                let to = asker.map(|mac| (mac, source));
-                let reply = message::advertisement(self.port(from).mac, target, to);
-                self.say(from, reply);
-            }
-            Discovery::Advertisement { target, link, insists } => {
-                if !near(target.into()) {
-                    return Err(RouterDrop::Discovery);
-                }
-                let learned_from =
-                    if insists { LearnedFrom::Reply } else { LearnedFrom::WeakReply };
-                let link = link.ok_or(RouterDrop::Discovery)?;
-                self.learn(from, target.into(), link, learned_from, now);
-            }
-        }
-        Ok(None)
-    }
-
-    fn learn(
-        &mut self,
-        side: Side,
-        address: IpAddr,
-        mac: Mac,
-        learned_from: LearnedFrom,
-        now: Nanos,
-    ) {
-        let own = self.port(side).mac;
-        if mac == own {
-            return;
-        }
-        let (waiting, ask) = self.neighbours.learn(side, address, mac, learned_from, now);
-        self.ask(ask);
-        for QueuedPacket { vnet, mut frame, .. } in waiting {
-            self::address(&mut frame, mac, own);
-            self.stats.forwarded = self.stats.forwarded.saturating_add(1);
-            self.send(Outgoing { to: side, vnet, frame });
-        }
-    }
-
-    fn ask(&mut self, ask: Option<Solicitation>) {
-        let Some(Solicitation { side, address, to }) = ask else { return };
-        let mac = self.port(side).mac;
-        let frame = match address {
-            IpAddr::V4(target) => {
-                let Some(IpAddr::V4(sender)) = self.routes.own(side, address) else { return };
-                let request = Arp {
-                    reply: false,
-                    sender_mac: mac,
-                    sender,
-                    target_mac: Mac::default(),
-                    target,
-                };
-                request.frame(to.unwrap_or(BROADCAST))
-            }
-            IpAddr::V6(target) => {
-                let own: Ipv6Addr = self.port(side).link_local();
-                message::solicitation(mac, own, target, to)
-            }
-        };
-        self.say(side, frame);
-    }
-}
-
-fn mac(number: u64) -> Mac {
-    let [_, _, rest @ ..] = number.to_be_bytes();
-    Mac(rest)
-}
-
-/// Writes a link header's addresses.
-fn address(frame: &mut [u8], to: Mac, from: Mac) {
-    if let Some((first, rest)) = frame.split_first_chunk_mut::<6>() {
-        *first = to.0;
-        if let Some(second) = rest.first_chunk_mut::<6>() {
-            *second = from.0;
-        }
-    }
-}
-
-/// Decrements a packet's hop limit, which is greater than one.
-fn age(frame: &mut [u8], at: usize) -> Option<()> {
-    let packet = frame.get_mut(at..)?;
-    if packet.first()? >> 4 == 6 {
-        let hops = packet.get_mut(7)?;
-        *hops = hops.checked_sub(1)?;
-        return Some(());
-    }
-    let header: &mut [u8; 20] = packet.first_chunk_mut()?;
-    let [_, _, _, _, _, _, _, _, life, protocol, c0, c1, ..] = header;
-    let before = u16::from_be_bytes([*life, *protocol]);
-    *life = life.checked_sub(1)?;
-    let after = u16::from_be_bytes([*life, *protocol]);
-    let sum = checksum::update(u16::from_be_bytes([*c0, *c1]), before, after);
-    [*c0, *c1] = sum.to_be_bytes();
-    Some(())
-}
-
-/// Returns the length of the longest packet on the wire that `packet` is split into.
-fn longest(packet: &Packet<'_>, ip: &Ip) -> usize {
-    if packet.cut.size == 0 {
-        return packet.length();
-    }
-    let header = match packet.transport {
-        Transport::Tcp(tcp) => tcp.header_len,
-        _ => UDP_LEN,
-    };
-    let headers = ip.payload.saturating_sub(ip.at).saturating_add(header);
-    headers.saturating_add(packet.cut.size.into()).min(packet.length())
-}
-
-/// Returns whether an IPv4 packet has malformed options. They may hide a source route, which could bypass any filter (RFC 7126 4.3 and
-/// 4.4). A well-formed source route was refused when the packet was parsed.
-fn has_garbled_options(packet: &Packet<'_>, ip: &Ip) -> bool {
-    if !ip.source.is_ipv4() {
-        return false;
-    }
-    let start = ip.at.saturating_add(20);
-    let end = packet.bytes.get(ip.at).map_or(0, |first| usize::from(first & 0xf).wrapping_mul(4));
-    let mut options = packet.bytes.get(start..ip.at.saturating_add(end)).unwrap_or_default();
-    loop {
-        options = match *options {
-            [] | [0, ..] => return false,
-            [1, ref rest @ ..] => rest,
-            [_, len, ..] if len >= 2 => options.get(usize::from(len)..).unwrap_or_default(),
-            [_, ..] => return true,
-        };
-    }
-}
-
-/// Returns the answer to an echo request.
-fn echo(packet: &Packet<'_>, ip: &Ip) -> Option<Vec<u8>> {
-    let (source, destination) = (ip.source, ip.destination);
-    let body = packet.transport_bytes();
-    let v4 = source.is_ipv4();
-    let header_len = if v4 { 20 } else { 40 };
-    let mut reply = packet.bytes.get(..ip.at)?.to_vec();
-    let (to, rest) = reply.split_first_chunk_mut::<6>()?;
-    std::mem::swap(to, rest.first_chunk_mut()?);
-    let at = reply.len();
-    reply.resize(at.checked_add(header_len)?, 0);
-    reply.extend_from_slice(body);
-    let (header, message) = reply.get_mut(at..)?.split_at_mut_checked(header_len)?;
-    let protocol = ip.protocol;
-    let pseudo =
-        adit_wire::icmp_error::ip_header(destination, source, protocol, body.len(), header)?;
-    *message.first_mut()? = if v4 { 0 } else { 129 };
-    message.get_mut(2..4)?.fill(0);
-    let start = if v4 { Sum::new() } else { pseudo };
-    let sum = start.bytes(message).finish().to_be_bytes();
-    message.get_mut(2..4)?.copy_from_slice(&sum);
-    Some(reply)
 }

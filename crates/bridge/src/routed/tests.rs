@@ -9,9 +9,11 @@ use adit_wire::{Gso, VnetHeader};
 
 use super::message::{Arp, advertisement, solicitation};
 use super::neighbour::{MAX_ASKED, MAX_KNOWN, MAX_WAITING, MAX_WAITING_BYTES};
+use super::packet::mac;
+use super::resolve::BROADCAST;
 use super::{
-    BROADCAST, ERRORS_AT_ONCE, EgressResult, IngressResult, MAX_OUT, Outgoing, PortSettings,
-    Prefix, Route, Router, RouterDrop, SettingsError,
+    ERRORS_AT_ONCE, EgressResult, IngressResult, MAX_OUT, Outgoing, PortSettings, Prefix, Route,
+    Router, RouterDrop, SettingsError,
 };
 use crate::port::Side;
 
@@ -169,10 +171,7 @@ fn told(out: &[Outgoing]) -> Option<(u8, u8, u32)> {
     let Outgoing { to, frame, .. } = out.first()?;
     let packet = parse(frame);
     let (ether, ip) = (packet.ether.unwrap(), packet.ip().unwrap());
-    assert_eq!(
-        (*to, super::mac(ether.destination), super::mac(ether.source)),
-        (Side::A, HOST_A, ROUTER_A)
-    );
+    assert_eq!((*to, mac(ether.destination), mac(ether.source)), (Side::A, HOST_A, ROUTER_A));
     let own = if ip.source.is_ipv4() { "10.0.1.1" } else { "fd00:1::1" };
     assert_eq!((ip.source, ip.destination), (self::ip(own), hosts(ip.source.is_ipv6()).0));
     let Transport::Icmp(icmp) = packet.transport else { panic!("{packet:?}") };
