@@ -226,7 +226,7 @@ impl Graph {
     /// The fewest edges win, then the lowest sum of weights. A way without an indirect edge takes precedence over one with, even if it is
     /// longer, but only for where datagrams go.
     pub fn compute(&mut self) -> Vec<Reachability> {
-        // A node is visited again when its route improves. Weights that a member invents could make that happen very often.
+        // A node is visited again when its route improves. Weights that a node invents could make that happen very often.
         let routes = self.search(self.edges.saturating_mul(8).saturating_add(64));
         let mut changes = Vec::new();
         for (name, node) in &mut self.nodes {

@@ -38,12 +38,12 @@ impl SubnetTable {
         self.count = self.count.saturating_add(1);
         self.version = self.version.wrapping_add(1);
         self.by_owner.entry(owner.clone()).or_default().insert(subnet);
-        let members = self.by_network.entry(subnet.network()).or_default();
-        if members.is_empty() {
+        let owners = self.by_network.entry(subnet.network()).or_default();
+        if owners.is_empty() {
             let networks = self.lengths.entry(Reverse(subnet.prefix())).or_default();
             *networks = networks.saturating_add(1);
         }
-        members.insert((subnet, owner.clone()));
+        owners.insert((subnet, owner.clone()));
         Ok(true)
     }
 
@@ -58,9 +58,9 @@ impl SubnetTable {
         }
         self.count = self.count.saturating_sub(1);
         self.version = self.version.wrapping_add(1);
-        let Some(members) = self.by_network.get_mut(&subnet.network()) else { return true };
-        members.remove(&(*subnet, owner.clone()));
-        if members.is_empty() {
+        let Some(owners) = self.by_network.get_mut(&subnet.network()) else { return true };
+        owners.remove(&(*subnet, owner.clone()));
+        if owners.is_empty() {
             self.by_network.remove(&subnet.network());
             let length = Reverse(subnet.prefix());
             let left = self.lengths.get(&length).map_or(0, |networks| networks.saturating_sub(1));
@@ -114,8 +114,8 @@ impl SubnetTable {
         &self,
         is_reachable: impl Fn(&NodeName) -> bool,
     ) -> impl Iterator<Item = (&Subnet, &NodeName)> {
-        self.by_network.values().filter_map(move |members| {
-            let winner = members.iter().find(|(_, owner)| is_reachable(owner));
+        self.by_network.values().filter_map(move |owners| {
+            let winner = owners.iter().find(|(_, owner)| is_reachable(owner));
             winner.map(|(subnet, owner)| (subnet, owner))
         })
     }

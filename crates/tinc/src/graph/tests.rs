@@ -147,7 +147,7 @@ fn the_tree_has_the_lightest_edges() {
     assert!(Graph::new(name("a")).tree().is_empty());
 }
 
-/// Weights that a member invents must not keep the search busy.
+/// Weights that a node invents must not keep the search busy.
 #[test]
 fn negative_weights_end() {
     let all = ["ab", "bc", "cd", "da", "ac", "bd", "de", "ea", "be"];

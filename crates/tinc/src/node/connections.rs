@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use adit_engine::{Instant, Rate, TokenBucket};
 
+use super::floods::Announcement;
 use super::requests::Answer;
 use super::{
     CloseReason, ConnectionId, Event, MAX_CONNECTIONS, MAX_QUEUE, MAX_UNAUTHENTICATED, Node,
@@ -389,7 +390,10 @@ impl Node {
             }
             Message::UdpInfo(from, to, address) => self.udp_info(node, &from, &to, &address),
             Message::MtuInfo(from, to, mtu) => self.mtu_info(node, &from, &to, mtu),
-            flooded => self.flooded(id, node, line, flooded),
+            about_topology => {
+                let announced = Announcement { connection: id, neighbour: node, line };
+                self.flooded(announced, about_topology);
+            }
         }
         Ok(())
     }

@@ -38,7 +38,7 @@ const REPORT_MARGIN: Duration = Duration::from_secs(1);
 /// Every how many datagrams an unconfirmed address is tried; the others go to addresses in edges.
 const CURRENT_EVERY: u32 = 3;
 
-/// The number of nodes for which one call looks: a node, the relay to it, and the neighbour on the way to that. With edges that a member invents,
+/// The number of nodes for which one call looks: a node, the relay to it, and the neighbour on the way to that. With edges that a node invents,
 /// two neighbours can be each other's next hop.
 const MAX_ON_THE_WAY: usize = 3;
 
@@ -206,7 +206,7 @@ impl Node {
     fn probe_answered(&mut self, name: &NodeName, address: SocketAddr, len: u16) {
         let (now, interval) = (self.now, self.config.ping_interval);
         let keepalive = self.config.udp_discovery_keepalive_interval;
-        // A member that forges source addresses must not take over another one's datagrams.
+        // A node that forges source addresses must not take over another one's datagrams.
         if self.by_address.get(&address).is_some_and(|holder| holder != name) {
             return count(&mut self.counters.refused_records);
         }

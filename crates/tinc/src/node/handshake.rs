@@ -198,7 +198,7 @@ impl Node {
         self.continue_to_tell();
     }
 
-    /// Sends more of the topology to new neighbours, as far as their queues have room: what a member has invented must not fill them.
+    /// Sends more of the topology to new neighbours, as far as their queues have room: what a node has invented must not fill them.
     pub(super) fn continue_to_tell(&mut self) {
         for id in self.untold.clone() {
             loop {

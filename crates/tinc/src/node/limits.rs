@@ -47,11 +47,11 @@ pub(super) struct Limits {
     pub(super) nodes: Share<NodeName>,
     pub(super) edges: Share<(NodeName, NodeName)>,
     pub(super) subnets: Share<(NodeName, Subnet)>,
-    members: BTreeMap<NodeName, Member>,
+    neighbours: BTreeMap<NodeName, Neighbour>,
 }
 
 #[derive(Debug, Default)]
-struct Member {
+struct Neighbour {
     lines: TokenBucket,
     dropped: u64,
     reported: Option<Instant>,
@@ -63,41 +63,41 @@ impl Default for Limits {
             nodes: Share::new(MAX_NODES / 2),
             edges: Share::new(MAX_EDGES / 2),
             subnets: Share::new(MAX_SUBNETS / 2),
-            members: BTreeMap::new(),
+            neighbours: BTreeMap::new(),
         }
     }
 }
 
 impl Limits {
     /// Counts a line. Returns whether the neighbour may send it.
-    pub(super) fn line(&mut self, now: Instant, member: &NodeName) -> bool {
-        self.member(member).lines.take_whole(now, LINES).is_ok()
+    pub(super) fn line(&mut self, now: Instant, neighbour: &NodeName) -> bool {
+        self.neighbour(neighbour).lines.take_whole(now, LINES).is_ok()
     }
 
     /// Counts an announcement that was dropped. Returns whether to report it now.
-    pub(super) fn exceeded(&mut self, now: Instant, member: &NodeName) -> bool {
-        count(&mut self.member(member).dropped);
-        self.may_report(now, member)
+    pub(super) fn exceeded(&mut self, now: Instant, neighbour: &NodeName) -> bool {
+        count(&mut self.neighbour(neighbour).dropped);
+        self.may_report(now, neighbour)
     }
 
     /// Returns whether to report something about a neighbour now.
-    pub(super) fn may_report(&mut self, now: Instant, member: &NodeName) -> bool {
-        let member = self.member(member);
-        let due = member.reported.is_none_or(|at| now.since(at) >= REPORT_INTERVAL);
+    pub(super) fn may_report(&mut self, now: Instant, neighbour: &NodeName) -> bool {
+        let neighbour = self.neighbour(neighbour);
+        let due = neighbour.reported.is_none_or(|at| now.since(at) >= REPORT_INTERVAL);
         if due {
-            member.reported = Some(now);
+            neighbour.reported = Some(now);
         }
         due
     }
 
     /// Returns the number of announcements of a neighbour that were dropped.
-    pub(super) fn dropped(&self, member: &NodeName) -> u64 {
-        self.members.get(member).map_or(0, |member| member.dropped)
+    pub(super) fn dropped(&self, neighbour: &NodeName) -> u64 {
+        self.neighbours.get(neighbour).map_or(0, |neighbour| neighbour.dropped)
     }
 
     /// Only nodes with a host file are neighbours, which bounds their number.
-    fn member(&mut self, name: &NodeName) -> &mut Member {
-        self.members.entry(name.clone()).or_default()
+    fn neighbour(&mut self, name: &NodeName) -> &mut Neighbour {
+        self.neighbours.entry(name.clone()).or_default()
     }
 }
 
@@ -153,36 +153,36 @@ impl Started {
 #[derive(Debug)]
 pub(super) struct Share<K> {
     most: usize,
-    members: HashMap<K, NodeName>,
+    announced_by: HashMap<K, NodeName>,
     taken: HashMap<NodeName, usize>,
 }
 
 impl<K: Eq + Hash> Share<K> {
     pub(super) fn new(most: usize) -> Self {
-        Self { most, members: HashMap::new(), taken: HashMap::new() }
+        Self { most, announced_by: HashMap::new(), taken: HashMap::new() }
     }
 
     /// Counts a new entry for a neighbour, unless it has too many. Returns whether it did.
-    pub(super) fn take(&mut self, key: K, member: &NodeName) -> bool {
-        if self.members.contains_key(&key) {
+    pub(super) fn take(&mut self, key: K, neighbour: &NodeName) -> bool {
+        if self.announced_by.contains_key(&key) {
             return true;
         }
-        let taken = self.taken.entry(member.clone()).or_default();
+        let taken = self.taken.entry(neighbour.clone()).or_default();
         if *taken >= self.most {
             return false;
         }
         *taken = taken.saturating_add(1);
-        self.members.insert(key, member.clone());
+        self.announced_by.insert(key, neighbour.clone());
         true
     }
 
     /// Removes an entry.
     pub(super) fn release(&mut self, key: &K) {
-        let Some(member) = self.members.remove(key) else { return };
-        let Some(taken) = self.taken.get_mut(&member) else { return };
+        let Some(neighbour) = self.announced_by.remove(key) else { return };
+        let Some(taken) = self.taken.get_mut(&neighbour) else { return };
         *taken = taken.saturating_sub(1);
         if *taken == 0 {
-            self.taken.remove(&member);
+            self.taken.remove(&neighbour);
         }
     }
 }
@@ -206,7 +206,7 @@ mod tests {
         assert!(share.take(4, &name("bob")));
         share.release(&9);
         [2, 3, 4].iter().for_each(|key| share.release(key));
-        assert!(share.members.is_empty() && share.taken.is_empty());
+        assert!(share.announced_by.is_empty() && share.taken.is_empty());
     }
 
     #[test]

@@ -78,7 +78,7 @@ pub const MAX_UNAUTHENTICATED: usize = 64;
 /// The number of bytes that wait to be sent on a connection. A neighbour that reads more slowly than others send is given up.
 pub const MAX_QUEUE: usize = 64 << 20;
 
-/// The budget of computing routes: a token for each node, edge and subnet. The graph of a member that invents as many of them as it may takes a
+/// The budget of computing routes: a token for each node, edge and subnet. The graph of a node that invents as many of them as it may takes a
 /// noticeable time to compute, and each line can change it.
 const COMPUTING: Rate = Rate::new(1 << 20, Duration::from_secs(8));
 
@@ -376,20 +376,20 @@ impl Node {
     }
 
     /// Adds a node to the graph, unless it is known. Returns whether it is in the graph.
-    fn learn_node(&mut self, name: &NodeName, member: &NodeName) -> bool {
+    fn learn_node(&mut self, name: &NodeName, neighbour: &NodeName) -> bool {
         if self.graph.contains(name) {
             return true;
         }
         let id = name.id();
         if let Some(known) = self.by_id.get(&id) {
             let event = Event::IdCollision { known: known.clone(), refused: name.clone() };
-            if self.limits.may_report(self.now, member) {
+            if self.limits.may_report(self.now, neighbour) {
                 self.event(event);
             }
             return false;
         }
-        if !self.limits.nodes.take(name.clone(), member) {
-            self.exceeded(member, Excess::Nodes);
+        if !self.limits.nodes.take(name.clone(), neighbour) {
+            self.exceeded(neighbour, Excess::Nodes);
             return false;
         }
         if self.graph.add_node(name).is_err() {
@@ -400,9 +400,9 @@ impl Node {
         true
     }
 
-    fn exceeded(&mut self, member: &NodeName, excess: Excess) {
-        if self.limits.exceeded(self.now, member) {
-            self.event(Event::Excess { node: member.clone(), excess });
+    fn exceeded(&mut self, neighbour: &NodeName, excess: Excess) {
+        if self.limits.exceeded(self.now, neighbour) {
+            self.event(Event::Excess { node: neighbour.clone(), excess });
         }
     }
 

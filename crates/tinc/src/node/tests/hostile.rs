@@ -1,4 +1,4 @@
-//! Members and strangers that want to do harm, beyond the single rules of the protocol.
+//! Nodes of the net and strangers that want to do harm, beyond the single rules of the protocol.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -87,7 +87,7 @@ fn a_line_that_another_node_made_up_does_not_end_the_connection() {
     assert!(!bench.is_open(id), "what is between neighbours alone ends the connection");
 }
 
-/// Any member can ask for a session in the name of another one.
+/// Any node can ask for a session in the name of another one.
 #[test]
 fn a_request_in_anothers_name_does_not_end_a_session() {
     let mut bench = two_neighbours();
@@ -233,7 +233,7 @@ fn a_message_does_not_go_back_to_the_neighbour_it_came_from() {
     assert_eq!(bench.take("bob"), ["15 carol dave 19"]);
 }
 
-/// The tables of a net in which a member has filled its share are larger than the queue of a connection.
+/// The tables of a net in which a neighbour has filled its share are larger than the queue of a connection.
 #[test]
 fn a_new_neighbour_gets_as_much_as_its_queue_has_room_for() {
     let mut bench = Bench::new();
@@ -352,7 +352,7 @@ fn no_key_is_learned_beyond_a_number_of_host_files() {
     assert!(bench.node.host(&name("newcomer")).is_none());
 }
 
-/// An answer to a probe names no probe, so a member that forges source addresses could claim that of another node.
+/// An answer to a probe names no probe, so a node that forges source addresses could claim that of another node.
 #[test]
 fn the_address_of_another_node_is_not_confirmed() {
     let mut bench = two_neighbours();
@@ -386,7 +386,7 @@ fn a_neighbour_does_not_renew_keys_all_the_time() {
     assert!(!bench.is_open(id));
 }
 
-/// A packet must not cost a search through all that a member announces for its destination.
+/// A packet must not cost a search through all that a node announces for its destination.
 #[test]
 fn subnets_with_the_same_addresses_are_limited() {
     let mut bench = two_neighbours();
