@@ -41,7 +41,7 @@ pub(super) struct Connection {
     /// The exchanges of new keys, each of which costs time.
     rekeys: TokenBucket,
     /// The first node whose subnets and edges a new neighbour does not have yet.
-    pub(super) untold: Option<NodeName>,
+    pub(super) sync_next: Option<NodeName>,
 }
 
 /// The state of a connection.
@@ -102,7 +102,7 @@ impl Connection {
             out: Vec::new(),
             backlog: 0,
             rekeys: TokenBucket::new(),
-            untold: None,
+            sync_next: None,
         }
     }
 

@@ -10,9 +10,6 @@ use crate::meta::{AddressToken, EdgeInfo, Id, Identity, Message, Options, Token}
 use crate::name::NodeName;
 use crate::sptps::{CipherChoice, Params, Role, Stream, meta_label};
 
-/// The number of waiting bytes on a connection below which more of the topology is sent to a new neighbour.
-const MAX_TOLD: usize = 4 << 20;
-
 impl Node {
     /// Checks the peer's identification, and starts the session.
     pub(super) fn identified(
@@ -146,7 +143,7 @@ impl Node {
             self.remember_address(&node, remote);
         }
         self.event(Event::Connected { node: node.clone(), address: remote, took });
-        self.send_everything(id);
+        self.start_topology_sync(id);
         let mut merged = options.merge(offered);
         let host = self.hosts.get(&node);
         if let Some(clamp) = host.and_then(|host| host.clamp_mss) {
@@ -182,53 +179,6 @@ impl Node {
         for id in attempts {
             self.remove_connection(id, CloseReason::Replaced, true);
         }
-    }
-
-    /// Sends the whole topology to a new neighbour.
-    fn send_everything(&mut self, id: ConnectionId) {
-        if self.config.tunnel_server {
-            self.send_subnets(id, &self.own.clone());
-            return;
-        }
-        let first = self.graph.nodes().next().cloned();
-        if let Some(connection) = self.connections.get_mut(&id) {
-            connection.untold = first;
-        }
-        self.untold.insert(id);
-        self.continue_to_tell();
-    }
-
-    /// Sends more of the topology to new neighbours, as far as their queues have room: what a node has invented must not fill them.
-    pub(super) fn continue_to_tell(&mut self) {
-        for id in self.untold.clone() {
-            loop {
-                let connection = self.connections.get(&id).filter(|it| it.queued() < MAX_TOLD);
-                let Some(name) = connection.and_then(|it| it.untold.clone()) else { break };
-                self.send_subnets(id, &name);
-                let edges: Vec<Message> = self
-                    .graph
-                    .edges_of(&name)
-                    .map(|(to, edge)| Message::AddEdge(name.clone(), to.clone(), edge.clone()))
-                    .collect();
-                edges.iter().for_each(|message| self.send(id, message));
-                let next = self.graph.node_after(&name).cloned();
-                if let Some(connection) = self.connections.get_mut(&id) {
-                    connection.untold = next;
-                }
-            }
-            if self.connections.get(&id).is_none_or(|connection| connection.untold.is_none()) {
-                self.untold.remove(&id);
-            }
-        }
-    }
-
-    fn send_subnets(&mut self, id: ConnectionId, owner: &NodeName) {
-        let subnets: Vec<Message> = self
-            .subnets
-            .of(owner)
-            .map(|subnet| Message::AddSubnet(owner.clone(), *subnet))
-            .collect();
-        subnets.iter().for_each(|message| self.send(id, message));
     }
 }
 

@@ -21,6 +21,7 @@
 mod carried;
 mod choice;
 mod connections;
+mod contradictions;
 mod control;
 mod discovery;
 mod floods;
@@ -38,6 +39,7 @@ mod sessions;
 #[cfg(test)]
 mod tests;
 mod timers;
+mod topology_sync;
 mod transit;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -48,7 +50,7 @@ use std::time::Duration;
 use adit_engine::{Instant, Random, Rate, TokenBucket};
 
 use self::connections::Connection;
-use self::floods::Contradictions;
+use self::contradictions::Contradictions;
 use self::limits::{Limits, Started};
 use self::outgoing::Outgoing;
 use self::peer::Peer;
@@ -171,7 +173,7 @@ pub struct Node {
     /// The connections with bytes to send.
     unsent: BTreeSet<ConnectionId>,
     /// The connections with neighbours that do not have the whole topology yet.
-    untold: BTreeSet<ConnectionId>,
+    syncing: BTreeSet<ConnectionId>,
     /// The connections that failed while the node sent on them.
     broken: Vec<(ConnectionId, CloseReason)>,
     started: Started,
@@ -238,7 +240,7 @@ impl Node {
             next_connection: 0,
             active: BTreeMap::new(),
             unsent: BTreeSet::new(),
-            untold: BTreeSet::new(),
+            syncing: BTreeSet::new(),
             broken: Vec::new(),
             started: Started::new(config.server.max_connection_burst),
             outgoing: BTreeMap::new(),
@@ -469,7 +471,7 @@ impl Node {
 
     /// Ends a call: closes the connections that failed, computes who is reachable, and hands the collected bytes to the driver.
     fn finish(&mut self) {
-        self.continue_to_tell();
+        self.continue_topology_sync();
         loop {
             self.refresh();
             let Some((id, reason)) = self.broken.pop() else { break };

@@ -21,7 +21,7 @@ impl Node {
     pub fn deadline(&self) -> Instant {
         let dial = self.outgoing.values().filter_map(super::outgoing::Outgoing::due).min();
         let held = self.held_until();
-        let waits = self.graph_changed || !self.untold.is_empty();
+        let waits = self.graph_changed || !self.syncing.is_empty();
         let soon = waits.then(|| after(self.now, CONTINUE));
         [dial, held, soon].into_iter().flatten().fold(self.next_second, Instant::min)
     }
