@@ -12,7 +12,7 @@ use adit_tinc_data::packet::Packets;
 use adit_tinc_data::{Command, Plane};
 use ipnet::IpNet;
 
-/// The networks of packets to many nodes, which the router spreads.
+/// The networks of packets to many nodes, which the router handles.
 const BROADCAST: [&str; 3] = ["255.255.255.255/32", "224.0.0.0/4", "ff00::/8"];
 
 /// New routes are computed at most during this part of the time: one in this many.

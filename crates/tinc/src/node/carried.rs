@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use adit_engine::Instant;
 
 use super::control::Traffic;
-use super::payload::{Arrival, IDS, RELAY_MINOR, Way};
+use super::payload::{Arrival, IDS, RELAY_MINOR, RecordPath};
 use super::transit::{MAX_TRANSITS, Transit};
 use super::{Node, UdpEndpoint};
 use crate::config::Mode;
@@ -25,7 +25,7 @@ use crate::sptps::SharedSession;
 /// The number of handshake records of a node that wait until another layer has stopped to carry its packets.
 const MAX_DEFERRED: usize = 4;
 
-/// The way of packets to and from a node by UDP.
+/// The path of packets to and from a node by UDP.
 #[derive(Clone, Debug)]
 pub struct DirectPath {
     /// The node to whose confirmed address datagrams are sent, if it relays them; otherwise they go to the node itself.
@@ -36,7 +36,7 @@ pub struct DirectPath {
     pub own: NodeId,
     /// The other node, as the source of datagrams.
     pub peer: NodeId,
-    /// The length of the largest packet that goes by UDP, bytes; in switch mode, of the largest frame. Longer ones take the way of [`Node::send_packet`].
+    /// The length of the largest packet that goes by UDP, bytes; in switch mode, of the largest frame. Longer ones take the path of [`Node::send_packet`].
     pub mtu: u16,
     /// The MSS of TCP connections is lowered to what fits into `mtu`.
     pub clamp_mss: bool,
@@ -108,7 +108,7 @@ impl Node {
         self.peers.get(name).and_then(|peer| peer.udp.endpoint().filter(|_| peer.udp.confirmed))
     }
 
-    /// Returns the way to a node by UDP in router and switch mode. `None` while packets have to take the way of [`Node::send_packet`]: without a
+    /// Returns the path to a node by UDP in router and switch mode. `None` while packets have to take the path of [`Node::send_packet`]: without a
     /// session or a path by UDP whose MTU is known, and around a rekey, unless the node is of adit.
     pub fn direct_path(&self, now: Instant, name: &NodeName) -> Option<DirectPath> {
         let route = self.graph.route(name)?;
@@ -116,8 +116,10 @@ impl Node {
         if self.config.mode == Mode::Hub || route.options.minor() < RELAY_MINOR {
             return None;
         }
-        // The way of the shortest packets is that of all that are not too long for it.
-        let Way::Udp { relay, direct } = self.way(&self.own, name, 1, false)? else { return None };
+        // The path of the shortest packets is that of all that are not too long for it.
+        let RecordPath::Udp { relay, direct } = self.record_path(&self.own, name, 1, false)? else {
+            return None;
+        };
         if direct != peer.udp.confirmed {
             return None;
         }
@@ -162,7 +164,7 @@ impl Node {
     }
 
     /// Keeps a handshake record until another layer has stopped to carry the node's packets. Returns whether it has to wait.
-    pub(super) fn defers(
+    pub(super) fn defer_handshake(
         &mut self,
         name: &NodeName,
         record: &[u8],

@@ -56,7 +56,7 @@ impl Node {
             }
             peer.udp_info_sent = Some(now);
         }
-        self.route(&to, &message);
+        self.send_towards(&to, &message);
     }
 
     fn address_word(&self, name: &NodeName) -> AddressToken {
@@ -108,7 +108,7 @@ impl Node {
             }
             peer.mtu_info_sent = Some(now);
         }
-        self.route(&to, &message);
+        self.send_towards(&to, &message);
     }
 
     /// Returns the size of packets that reach a node from here, where the nodes so far report `mtu`.

@@ -36,8 +36,8 @@ pub(super) const HEADER: usize = 14;
 /// The first minor version whose nodes understand the identifiers.
 pub(super) const RELAY_MINOR: u8 = 4;
 
-/// The way of a record.
-pub(super) enum Way {
+/// How a record leaves this node.
+pub(super) enum RecordPath {
     /// By UDP to a node; `direct` if it is the record's destination and this node its source.
     Udp { relay: NodeName, direct: bool },
     /// Over the connection with the next node.
@@ -150,7 +150,7 @@ impl Node {
         }
     }
 
-    /// Seals a record and sends it on its way, or to the address given. Returns whether it did.
+    /// Seals a record and sends it on its path, or to the address given. Returns whether it did.
     pub(super) fn seal(
         &mut self,
         to: &NodeName,
@@ -159,19 +159,19 @@ impl Node {
         address: Option<UdpEndpoint>,
     ) -> bool {
         let own = self.own.clone();
-        let way = match address {
-            Some(_) => Some(Way::Udp { relay: to.clone(), direct: true }),
-            None => self.way(&own, to, data.len(), kind == PROBE),
+        let path = match address {
+            Some(_) => Some(RecordPath::Udp { relay: to.clone(), direct: true }),
+            None => self.record_path(&own, to, data.len(), kind == PROBE),
         };
-        let Some(way) = way else { return false };
+        let Some(path) = path else { return false };
         let mut bytes = self.buffer();
-        if matches!(way, Way::Udp { direct: true, .. }) && self.is_carried_at(to, address) {
+        if matches!(path, RecordPath::Udp { direct: true, .. }) && self.is_carried_at(to, address) {
             bytes.push(kind);
             bytes.extend_from_slice(data);
             self.outputs.push_back(Output::Record { to: to.clone(), bytes });
             return true;
         }
-        if matches!(way, Way::Udp { direct: false, .. }) {
+        if matches!(path, RecordPath::Udp { direct: false, .. }) {
             self.offer_to_carry(to);
         }
         bytes.extend_from_slice(&[0; IDS]);
@@ -185,7 +185,7 @@ impl Node {
             return false;
         }
         let tos = self.inherited_tos(kind, data);
-        self.transmit(way, &own, to, bytes, address, tos);
+        self.transmit(path, &own, to, bytes, address, tos);
         true
     }
 
@@ -208,14 +208,14 @@ impl Node {
         }
     }
 
-    /// Returns the way of a record of `len` bytes of data.
-    pub(super) fn way(
+    /// Returns the path of a record with `len` bytes of data.
+    pub(super) fn record_path(
         &self,
         from: &NodeName,
         to: &NodeName,
         len: usize,
         probe: bool,
-    ) -> Option<Way> {
+    ) -> Option<RecordPath> {
         let route = self.graph.route(to)?;
         let fits = |relay: &NodeName| probe || len <= usize::from(self.usable_mtu(relay));
         let relay =
@@ -227,16 +227,16 @@ impl Node {
             || (!direct && options.minor() < RELAY_MINOR)
             || !fits(relay);
         Some(if tcp {
-            Way::Tcp { next_hop: route.next_hop.clone() }
+            RecordPath::Tcp { next_hop: route.next_hop.clone() }
         } else {
-            Way::Udp { relay: relay.clone(), direct }
+            RecordPath::Udp { relay: relay.clone(), direct }
         })
     }
 
     /// Sends a record, before which `bytes` has room for the identifiers.
     fn transmit(
         &mut self,
-        way: Way,
+        path: RecordPath,
         from: &NodeName,
         to: &NodeName,
         mut bytes: Vec<u8>,
@@ -249,8 +249,8 @@ impl Node {
                 *prefix = ids(destination, source);
             }
         };
-        match way {
-            Way::Udp { relay, direct } => {
+        match path {
+            RecordPath::Udp { relay, direct } => {
                 write(if direct { NodeId::DIRECT } else { destination });
                 let options = self.options(&relay);
                 let chosen = address.or_else(|| self.choose_address(&relay));
@@ -264,7 +264,7 @@ impl Node {
                 let dont_fragment = options.has(Options::PMTU_DISCOVERY);
                 self.outputs.push_back(Output::Datagram { to, socket, bytes, dont_fragment, tos });
             }
-            Way::Tcp { next_hop } => {
+            RecordPath::Tcp { next_hop } => {
                 write(destination);
                 self.send_over_tcp(&next_hop, from, to, &bytes);
                 self.recycle(bytes);
@@ -382,21 +382,22 @@ impl Node {
     /// Sends a record on. Returns whether it goes by UDP.
     fn relay(&mut self, hop: &NodeName, from: &NodeName, to: &NodeName, record: &[u8]) -> bool {
         let len = record.len().saturating_sub(DATAGRAM_OVERHEAD);
-        let back = |way: &Way| match way {
-            Way::Udp { relay, .. } => relay == hop,
-            Way::Tcp { next_hop } => next_hop == hop,
+        let back = |path: &RecordPath| match path {
+            RecordPath::Udp { relay, .. } => relay == hop,
+            RecordPath::Tcp { next_hop } => next_hop == hop,
         };
-        let way = self.way(from, to, len, false);
-        let Some(way) = way.filter(|way| !back(way) && record.len() >= DATAGRAM_OVERHEAD) else {
+        let path = self.record_path(from, to, len, false);
+        let Some(path) = path.filter(|path| !back(path) && record.len() >= DATAGRAM_OVERHEAD)
+        else {
             count(&mut self.counters.not_relayed);
             return false;
         };
         count(&mut self.counters.relayed);
-        let by_udp = matches!(way, Way::Udp { .. });
+        let by_udp = matches!(path, RecordPath::Udp { .. });
         let mut bytes = self.buffer();
         bytes.extend_from_slice(&[0; IDS]);
         bytes.extend_from_slice(record);
-        self.transmit(way, from, to, bytes, None, None);
+        self.transmit(path, from, to, bytes, None, None);
         by_udp
     }
 

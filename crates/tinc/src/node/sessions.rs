@@ -134,7 +134,7 @@ impl Node {
         if let Some(record) = token(&record) {
             let offers_aes = cipher == CipherChoice::Agree;
             let request = KeyRequest::Session { record, offers_aes };
-            self.route(to, &Message::ReqKey(own, to.clone(), Some(request)));
+            self.send_towards(to, &Message::ReqKey(own, to.clone(), Some(request)));
         }
     }
 
@@ -145,7 +145,7 @@ impl Node {
     }
 
     /// Sends a message towards a node, if it is reachable.
-    pub(super) fn route(&mut self, to: &NodeName, message: &Message) {
+    pub(super) fn send_towards(&mut self, to: &NodeName, message: &Message) {
         let Some(route) = self.graph.route(to) else { return };
         if let Some(id) = self.active.get(&route.next_hop).copied() {
             self.send(id, message);
@@ -166,7 +166,7 @@ impl Node {
                 let key = self.key.public().to_string();
                 if let Some(key) = Token::new(key.as_bytes()) {
                     let answer = KeyRequest::PublicKey(key);
-                    self.route(from, &Message::ReqKey(own, from.clone(), Some(answer)));
+                    self.send_towards(from, &Message::ReqKey(own, from.clone(), Some(answer)));
                 }
             }
             KeyRequest::PublicKey(key) => self.public_key_received(from, &key),
@@ -183,7 +183,10 @@ impl Node {
         if let Some(peer) = self.peers.get_mut(from) {
             peer.asked = Some(self.now);
         }
-        self.route(from, &Message::ReqKey(own, from.clone(), Some(KeyRequest::AskPublicKey)));
+        self.send_towards(
+            from,
+            &Message::ReqKey(own, from.clone(), Some(KeyRequest::AskPublicKey)),
+        );
     }
 
     /// Stores a node's key, unless there is one.
@@ -247,7 +250,7 @@ impl Node {
         let from = self.own.clone();
         let (to_name, compression, reflexive) = (to.clone(), 0, None);
         let answer = Message::AnsKey { from, to: to_name, key, offers_aes, compression, reflexive };
-        self.route(to, &answer);
+        self.send_towards(to, &answer);
     }
 
     /// Handles a handshake record of a session.
@@ -262,7 +265,7 @@ impl Node {
         let replaced = match self.replacement_record(from, record, &mut answers) {
             Some(Ok(None)) => return,
             Some(result) => Some(result),
-            None if self.defers(from, record, reflexive.as_ref()) => return,
+            None if self.defer_handshake(from, record, reflexive.as_ref()) => return,
             None => None,
         };
         let Some(peer) = self.peers.get_mut(from) else { return };
@@ -343,7 +346,7 @@ impl Node {
     pub(super) fn forged(&mut self, from: &NodeName) {
         let session = self.peers.get(from).and_then(|peer| peer.session.as_ref());
         if session.is_none_or(|session| session.rekeying.is_none()) {
-            self.trouble(from);
+            self.restart_session(from);
         }
     }
 
@@ -365,11 +368,11 @@ impl Node {
             peer.reported = Some(now);
             self.event(Event::HandshakeFailed { node: from.clone(), error });
         }
-        self.trouble(from);
+        self.restart_session(from);
     }
 
-    /// A record of a node cannot be read: starts a new session, unless this one is new or in order.
-    fn trouble(&mut self, from: &NodeName) {
+    /// Starts a new session with a node whose record cannot be read, unless this one is new or in order.
+    fn restart_session(&mut self, from: &NodeName) {
         let now = self.now;
         let Some(peer) = self.peers.get(from) else { return };
         let recent = |at: Instant| now.since(at) < RETRY;

@@ -1,4 +1,4 @@
-//! Datagrams between other nodes that another layer relays, because it has learnt their way from this node; and those that others relay to this one.
+//! Datagrams between other nodes that another layer relays, because it has learnt their path from this node; and those that others relay to this one.
 //!
 //! ```text
 //!   the node relays a datagram ──► ChangedPaths::transits ──► transit_path ──► the layer relays those that follow
@@ -11,7 +11,7 @@
 use adit_engine::Instant;
 
 use super::Node;
-use super::payload::{IDS, RELAY_MINOR, Way, split_ids};
+use super::payload::{IDS, RELAY_MINOR, RecordPath, split_ids};
 use crate::meta::Options;
 use crate::name::{NodeId, NodeName};
 
@@ -27,15 +27,15 @@ pub struct Transit {
     pub ids: [u8; IDS],
 }
 
-/// The way of relayed datagrams.
+/// The path of relayed datagrams.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TransitPath {
     /// They are sent on, unread.
     To {
         /// The node to whose confirmed address they are sent.
         node: NodeName,
-        /// The length of the largest packet in them that goes this way, bytes. The datagram is [`super::DATAGRAM_EXTRA`] bytes longer, and has
-        /// at least this length. Others take the way of [`Node::datagram`].
+        /// The length of the largest packet in them that takes this path, bytes. The datagram is [`super::DATAGRAM_EXTRA`] bytes longer, and
+        /// has at least this length. Others take the path of [`Node::datagram`].
         mtu: u16,
     },
     /// They are for this node, in the session with their source.
@@ -56,7 +56,7 @@ impl TransitPath {
 }
 
 impl Node {
-    /// Returns the way of datagrams that this node relays by UDP, or that are relayed to it; `None` while they have to take the way of
+    /// Returns the path of datagrams that this node relays by UDP, or that are relayed to it; `None` while they have to take the path of
     /// [`Node::datagram`].
     pub fn transit_path(&self, transit: &Transit) -> Option<TransitPath> {
         let hop = &transit.hop;
@@ -68,8 +68,10 @@ impl Node {
         if *to == self.own {
             return Some(TransitPath::Here { from: from.clone() });
         }
-        // The way of the shortest datagrams is that of all that are not too long for it.
-        let Way::Udp { relay, .. } = self.way(from, to, 0, false)? else { return None };
+        // The path of the shortest datagrams is that of all that are not too long for it.
+        let RecordPath::Udp { relay, .. } = self.record_path(from, to, 0, false)? else {
+            return None;
+        };
         let is_probed = self.options(&relay).has(Options::PMTU_DISCOVERY);
         let mtu = self.usable_mtu(&relay);
         let peer = self.peers.get(&relay).filter(|peer| peer.udp.confirmed)?;

@@ -22,7 +22,7 @@ impl Router {
     }
 
     /// Decides about a packet to many nodes. `ip_at` is where its IP packet begins, if it has one.
-    pub(super) fn spread<'v, V: View>(
+    pub(super) fn route_broadcast<'v, V: View>(
         &self,
         from: &NodeName,
         packet: &mut [u8],

@@ -26,7 +26,7 @@ impl Router {
         let is_hub = self.settings.mode == Mode::Hub || header.destination.is_group();
         let found = if is_hub { None } else { view.owner(address) };
         let known = found.filter(|(_, subnet)| !self.is_broadcast(address, Some(subnet.prefix())));
-        let Some((owner, _)) = known else { return self.spread(from, frame, ip_at, view) };
+        let Some((owner, _)) = known else { return self.route_broadcast(from, frame, ip_at, view) };
         if owner == from {
             return Err(Refusal::silent(DropReason::Own));
         }

@@ -26,7 +26,7 @@ impl Router {
         let address = ip.destination.into();
         let found = view.owner(address);
         if self.is_broadcast(address, found.map(|(_, subnet)| subnet.prefix())) {
-            return self.spread(from, packet, Some(0), view);
+            return self.route_broadcast(from, packet, Some(0), view);
         }
         let (owner, _) = found.ok_or(Refusal::with(DropReason::Unknown, IcmpError::UNKNOWN))?;
         if owner == from {
