@@ -284,23 +284,7 @@ impl Node {
                 session.rekeying.get_or_insert(now);
             }
             Ok(None) => {}
-            Ok(Some(event)) => {
-                let expire = self.config.key_expire;
-                // The initiator is first, so that usually only one side starts.
-                let margin = expire.checked_div(8).filter(|_| session.role == Role::Responder);
-                session.rekey_at = Some(after(after(now, expire), margin.unwrap_or_default()));
-                session.rekeying = None;
-                let waits = session.role == Role::Initiator && !session.sptps.is_peer_tolerant();
-                if event == sptps::Event::Rekeyed && waits {
-                    // The peer's ACK does not prove that this side's has arrived. The last answer took a round trip.
-                    session.settled_at = Some(after(now, session.round_trip.min(RETRY)));
-                    self.settling.insert(from.clone());
-                }
-                self.event(match event {
-                    sptps::Event::Established => Event::SessionEstablished(from.clone()),
-                    sptps::Event::Rekeyed => Event::KeysRenewed(from.clone()),
-                });
-            }
+            Ok(Some(event)) => self.handshake_completed(from, event),
         }
         let established = self.peers.get(from).is_some_and(super::peer::Peer::is_established);
         for answer in &answers {
@@ -314,6 +298,28 @@ impl Node {
             peer.udp.set_address(address);
         }
         self.release_held();
+    }
+
+    /// A handshake has given a session its keys: plans when to renew them.
+    fn handshake_completed(&mut self, from: &NodeName, event: sptps::Event) {
+        let (now, expire) = (self.now, self.config.key_expire);
+        let Some(session) = self.peers.get_mut(from).and_then(|peer| peer.session.as_mut()) else {
+            return;
+        };
+        // The initiator is first, so that usually only one side starts.
+        let margin = expire.checked_div(8).filter(|_| session.role == Role::Responder);
+        session.rekey_at = Some(after(after(now, expire), margin.unwrap_or_default()));
+        session.rekeying = None;
+        let waits = session.role == Role::Initiator && !session.sptps.is_peer_tolerant();
+        if event == sptps::Event::Rekeyed && waits {
+            // The peer's ACK does not prove that this side's has arrived. The last answer took a round trip.
+            session.settled_at = Some(after(now, session.round_trip.min(RETRY)));
+            self.settling.insert(from.clone());
+        }
+        self.event(match event {
+            sptps::Event::Established => Event::SessionEstablished(from.clone()),
+            sptps::Event::Rekeyed => Event::KeysRenewed(from.clone()),
+        });
     }
 
     /// Hands a record to the session that is to replace a node's. Returns the result if it was for that one, which has replaced the other unless it
