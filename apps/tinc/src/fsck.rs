@@ -14,7 +14,7 @@ use zeroize::Zeroizing;
 
 use crate::conf_file::{ConfFile, cannot_write, read_text};
 use crate::console::{Console, reason};
-use crate::daemon::load::{Found, load_own, read_host};
+use crate::daemon::load::{ConfigProblems, load_own, read_host};
 use crate::daemon::system_names::SystemNames;
 use crate::exchange::host_names;
 use crate::keys::read_public;
@@ -47,7 +47,7 @@ pub fn fsck(net: &Net, console: &mut Console<'_>) -> Result<(), Fault> {
     check_scripts(net, console);
     check_variables(&path, &text, console);
     match &own {
-        Ok((.., found)) => print_found(found, console),
+        Ok((.., problems)) => print_problems(problems, console),
         Err(fault) => console.note(&format!("ERROR: {fault}")),
     }
     for host in host_names(net).unwrap_or_default() {
@@ -56,7 +56,7 @@ pub fn fsck(net: &Net, console: &mut Console<'_>) -> Result<(), Fault> {
             check_variables(&path, &text, console);
         }
         if host != name {
-            print_found(&read_host(net, &host, &[], &mut names)?.1, console);
+            print_problems(&read_host(net, &host, &[], &mut names)?.1, console);
         }
     }
     match own {
@@ -66,8 +66,8 @@ pub fn fsck(net: &Net, console: &mut Console<'_>) -> Result<(), Fault> {
 }
 
 /// Prints what a daemon warns of, except for what [`check_variables`] prints in tinc's words.
-fn print_found(found: &Found, console: &mut Console<'_>) {
-    for warning in &found.lines {
+fn print_problems(problems: &ConfigProblems, console: &mut Console<'_>) {
+    for warning in &problems.lines {
         match warning.reason {
             WarningReason::Invalid(_)
             | WarningReason::Limited { .. }
@@ -77,7 +77,7 @@ fn print_found(found: &Found, console: &mut Console<'_>) {
             WarningReason::Unknown | WarningReason::Repeated | WarningReason::NotSupported(_) => {}
         }
     }
-    if let Some(file) = &found.file {
+    if let Some(file) = &problems.file {
         console.note(&format!("WARNING: {file}"));
     }
 }

@@ -66,7 +66,7 @@ pub(super) struct Carrier {
 /// A node that datagrams reach, directly or through a relay.
 struct Carried {
     id: PeerId,
-    place: Place,
+    destination: Destination,
     /// The session that the plane has, if it carries the node's packets.
     path: Option<DirectPath>,
     /// The traffic that the node has counted.
@@ -77,14 +77,14 @@ struct Carried {
 
 /// Where the datagrams to a node go.
 #[derive(Copy, Clone, PartialEq, Eq)]
-struct Place {
+struct Destination {
     /// The link to the confirmed address of the node, or of its relay.
     link: Link,
     relay: Option<PeerId>,
 }
 
-/// Something that came up.
-pub(super) enum CameUp {
+/// Something that the plane could not carry, or noticed.
+pub(super) enum CarrierEvent {
     /// A datagram: the socket on which it arrived, and where it came from.
     Datagram(SocketId, SocketAddr, Vec<u8>),
     /// A record of a node: its type, and its data.
@@ -176,7 +176,7 @@ impl Carrier {
     ///
     /// # Errors
     /// The plane moves no more packets.
-    pub(super) fn take(&mut self) -> Result<Vec<CameUp>, Fault> {
+    pub(super) fn take(&mut self) -> Result<Vec<CarrierEvent>, Fault> {
         self.more = false;
         if let Some(fault) = self.backend.failure() {
             return Err(fault);
@@ -184,30 +184,30 @@ impl Carrier {
         let (mut upcalls, mut handed_up) = (Vec::new(), Vec::new());
         self.backend.drain(&mut |upcall| upcalls.push(upcall));
         self.plane().take_handed_up(|one| handed_up.push(one));
-        let mut taken: Vec<CameUp> =
+        let mut taken: Vec<CarrierEvent> =
             upcalls.into_iter().filter_map(|upcall| self.upcall(upcall)).collect();
         let name = |id: &PeerId| self.names.get(id).cloned();
         taken.extend(handed_up.into_iter().filter_map(|one| match one {
-            HandedUp::FromDevice(packet) => Some(CameUp::FromDevice(packet)),
-            HandedUp::FromPeer(id, packet) => Some(CameUp::FromNode(name(&id)?, packet)),
-            HandedUp::Unreadable(id) => Some(CameUp::Forgery(name(&id)?)),
+            HandedUp::FromDevice(packet) => Some(CarrierEvent::FromDevice(packet)),
+            HandedUp::FromPeer(id, packet) => Some(CarrierEvent::FromNode(name(&id)?, packet)),
+            HandedUp::Unreadable(id) => Some(CarrierEvent::Forgery(name(&id)?)),
         }));
         Ok(taken)
     }
 
-    fn upcall(&self, upcall: Upcall<Tinc>) -> Option<CameUp> {
+    fn upcall(&self, upcall: Upcall<Tinc>) -> Option<CarrierEvent> {
         match upcall {
             Upcall::ControlPacket(link, bytes) => {
-                Some(CameUp::Datagram(link.socket()?, link.remote(), bytes))
+                Some(CarrierEvent::Datagram(link.socket()?, link.remote(), bytes))
             }
             Upcall::Notice(Notice::InBand(id, record)) => {
-                Some(CameUp::Record(self.names.get(&id)?.clone(), record))
+                Some(CarrierEvent::Record(self.names.get(&id)?.clone(), record))
             }
             Upcall::Notice(Notice::ProbeResult(id, result)) => {
                 let carried = self.peers.get(self.names.get(&id)?)?;
                 let mtu = carried.path.as_ref().map(|path| path.mtu).or(self.transits.mtu(id))?;
-                let to = carried.place.link.remote();
-                Some(CameUp::TooBig(to, too_big(mtu, to, result)?))
+                let to = carried.destination.link.remote();
+                Some(CarrierEvent::TooBig(to, too_big(mtu, to, result)?))
             }
             _ => None,
         }
@@ -272,35 +272,42 @@ impl Carrier {
     }
 
     /// Returns where the datagrams to a node go, if the plane can send there.
-    fn place(&self, name: &NodeName, path: Option<&DirectPath>, node: &Node) -> Option<Place> {
+    fn destination(
+        &self,
+        name: &NodeName,
+        path: Option<&DirectPath>,
+        node: &Node,
+    ) -> Option<Destination> {
         if let Some(relay) = path.and_then(|path| path.relay.as_ref()) {
-            let relay = self.peers.get(relay).filter(|relay| relay.place.relay.is_none())?;
-            return Some(Place { relay: Some(relay.id), ..relay.place });
+            let relay = self.peers.get(relay).filter(|relay| relay.destination.relay.is_none())?;
+            return Some(Destination { relay: Some(relay.id), ..relay.destination });
         }
         let link = node.confirmed_address(name).and_then(|address| self.link(address))?;
-        Some(Place { link, relay: None })
+        Some(Destination { link, relay: None })
     }
 
     fn update(&mut self, name: &NodeName, node: &mut Node, at: Instant) {
         let path = node.direct_path(at, name).filter(|_| !self.paused);
-        let place = self.place(name, path.as_ref(), node);
-        let path = path.filter(|_| place.is_some());
+        let destination = self.destination(name, path.as_ref(), node);
+        let path = path.filter(|_| destination.is_some());
         let stays = |carried: &Carried| match (&carried.path, &path) {
-            (Some(old), Some(new)) => old.is_continued_by(new) && Some(carried.place) == place,
+            (Some(old), Some(new)) => {
+                old.is_continued_by(new) && Some(carried.destination) == destination
+            }
             (old, _) => old.is_none(),
         };
         if self.peers.get(name).is_some_and(|carried| !stays(carried)) {
             self.stop(name, node, at);
         }
-        let Some(place) = place else { return self.remove(name) };
+        let Some(destination) = destination else { return self.remove(name) };
         match self.peers.get_mut(name) {
-            Some(carried) if carried.place == place => {}
+            Some(carried) if carried.destination == destination => {}
             Some(carried) => {
-                carried.place = place;
+                carried.destination = destination;
                 let id = carried.id;
-                self.set_place(id, place);
+                self.set_destination(id, destination);
             }
-            None => self.add(name, place),
+            None => self.add(name, destination),
         }
         let (Some(carried), Some(path)) = (self.peers.get_mut(name), path) else { return };
         if carried.path.as_ref().is_some_and(|old| old.is_same(&path)) {
@@ -322,14 +329,14 @@ impl Carrier {
         Some(Link::datagram(socket, None, address))
     }
 
-    fn set_place(&self, id: PeerId, place: Place) {
-        self.plane().apply(match place.relay {
+    fn set_destination(&self, id: PeerId, destination: Destination) {
+        self.plane().apply(match destination.relay {
             Some(relay) => Command::SetRelay(id, relay),
-            None => Command::SetLink(id, place.link),
+            None => Command::SetLink(id, destination.link),
         });
     }
 
-    fn add(&mut self, name: &NodeName, place: Place) {
+    fn add(&mut self, name: &NodeName, destination: Destination) {
         // Far fewer peers are in use than there are ids.
         let id = loop {
             let id = PeerId(self.next_id);
@@ -345,11 +352,11 @@ impl Carrier {
             ..PeerSpec::plain(Link::datagram(SocketId(0), None, unspecified))
         };
         self.plane().apply(Command::AddPeer(id, spec));
-        self.set_place(id, place);
+        self.set_destination(id, destination);
         self.routes.set_outdated();
         self.names.insert(id, name.clone());
         let (counted, records) = (Traffic::default(), (0, 0));
-        self.peers.insert(name.clone(), Carried { id, place, path: None, counted, records });
+        self.peers.insert(name.clone(), Carried { id, destination, path: None, counted, records });
     }
 
     /// Stops to carry a node's packets. When this returns, nothing more is sealed.
@@ -387,7 +394,7 @@ impl Carrier {
         let total = traffic(counters, in_band, carried.records);
         let longest = plane.longest_received(carried.id)?.saturating_sub(OVERHEAD as u16);
         // What comes through a relay proves nothing about the direct path.
-        let largest = if carried.place.relay.is_some() { 0 } else { longest };
+        let largest = if carried.destination.relay.is_some() { 0 } else { longest };
         let more = since(total, carried.counted);
         if more == Traffic::default() {
             return None;

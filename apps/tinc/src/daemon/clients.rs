@@ -15,7 +15,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
-use super::followers::{LogFollowers, Outbox, PacketFollowers};
+use super::followers::{ClientSender, LogFollowers, PacketFollowers};
 use crate::conf_file::cannot_write;
 use crate::control::server::{Cookie, MAX_SESSIONS, Request, Session};
 
@@ -33,7 +33,7 @@ type Received = (ClientId, Vec<u8>);
 
 struct Client {
     session: Session,
-    outbox: Outbox,
+    sender: ClientSender,
     reader: AbortHandle,
 }
 
@@ -112,8 +112,8 @@ impl Clients {
                 let (writer, answers) = mpsc::unbounded_channel();
                 let backlog = Arc::new(AtomicUsize::new(0));
                 tokio::spawn(write_all(write, answers, Arc::clone(&backlog)));
-                let (session, outbox) = (Session::default(), Outbox { writer, backlog });
-                self.open.insert(id, Client { session, outbox, reader });
+                let (session, sender) = (Session::default(), ClientSender { writer, backlog });
+                self.open.insert(id, Client { session, sender, reader });
                 Vec::new()
             }
             ClientEvent::Bytes(id, bytes) if bytes.is_empty() => {
@@ -152,7 +152,7 @@ impl Clients {
     /// Sends bytes to a client.
     pub(super) fn send(&mut self, id: ClientId, bytes: Vec<u8>) {
         let Some(client) = self.open.get(&id) else { return };
-        if !client.outbox.send(bytes, MAX_BACKLOG) {
+        if !client.sender.send(bytes, MAX_BACKLOG) {
             self.close(id);
         }
     }
@@ -160,14 +160,14 @@ impl Clients {
     /// Sends a client the lines of the log from now on.
     pub(super) fn follow_log(&self, id: ClientId, level: Option<u8>) {
         if let Some(client) = self.open.get(&id) {
-            self.log.add(id, level, client.outbox.clone());
+            self.log.add(id, level, client.sender.clone());
         }
     }
 
     /// Sends a client copies of the packets from now on.
     pub(super) fn follow_packets(&self, id: ClientId, length: u16) {
         if let Some(client) = self.open.get(&id) {
-            self.packets.add(id, length, client.outbox.clone());
+            self.packets.add(id, length, client.sender.clone());
         }
     }
 

@@ -22,7 +22,7 @@ use adit_tinc::route::{Decision, FragmentPlan, Fragments, Router};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use super::carrier::{CameUp, Carrier};
+use super::carrier::{Carrier, CarrierEvent};
 use super::device::{Device, MAX_PACKET};
 use super::followers::PacketFollowers;
 
@@ -199,16 +199,18 @@ impl Data {
         let Some(carrier) = &mut self.carrier else { return Ok(()) };
         for one in carrier.take()? {
             match one {
-                CameUp::Datagram(socket, from, mut bytes) => {
+                CarrierEvent::Datagram(socket, from, mut bytes) => {
                     node.datagram(now, socket, from, &mut bytes);
                 }
-                CameUp::Record(from, record) => node.carried_record(now, &from, &record),
-                CameUp::FromDevice(mut packet) => self.route_from_device(&mut packet, node, now),
-                CameUp::FromNode(from, mut packet) => {
+                CarrierEvent::Record(from, record) => node.carried_record(now, &from, &record),
+                CarrierEvent::FromDevice(mut packet) => {
+                    self.route_from_device(&mut packet, node, now);
+                }
+                CarrierEvent::FromNode(from, mut packet) => {
                     self.route_from_node(&from, &mut packet, node, now);
                 }
-                CameUp::Forgery(from) => node.carried_forgery(now, &from),
-                CameUp::TooBig(to, len) => node.too_big(now, to, len),
+                CarrierEvent::Forgery(from) => node.carried_forgery(now, &from),
+                CarrierEvent::TooBig(to, len) => node.too_big(now, to, len),
             }
         }
         Ok(())

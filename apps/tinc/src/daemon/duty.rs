@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::load::{is_conf, is_host};
-use super::privileged::{Check, TincRequest, Worker};
+use super::privileged::{RequestHandler, TincRequest, TincRequestCheck};
 use crate::invite::KEY_FILE;
 use crate::net::Net;
 
@@ -23,7 +23,7 @@ pub const TINC: DutyKind = DutyKind {
     name: "tinc",
     read: |arguments| {
         let duty = serde_json::from_value::<TincDuty>(arguments)?;
-        Ok(Box::new(Serving { duty, worker: Worker::default() }))
+        Ok(Box::new(TincHelper { duty, handler: RequestHandler::default() }))
     },
 };
 
@@ -79,12 +79,12 @@ pub(crate) struct TincDuty {
 
 /// The helper of a daemon.
 #[derive(Debug)]
-struct Serving {
+struct TincHelper {
     duty: TincDuty,
-    worker: Worker,
+    handler: RequestHandler,
 }
 
-impl Duty for Serving {
+impl Duty for TincHelper {
     fn policy(&self, _: &[(PathBuf, Vec<u8>)], _: u32) -> Result<Policy, Fault> {
         Ok(self.duty.policy())
     }
@@ -97,7 +97,7 @@ impl Duty for Serving {
         Box::pin(async move {
             let request: TincRequest = serde_json::from_value(request)
                 .map_err(|error| Problem::Refused(error.to_string()))?;
-            let opened = self.worker.carry_out(&self.duty, &request)?;
+            let opened = self.handler.carry_out(&self.duty, &request)?;
             Ok((Answer::Done, opened.into_iter().collect()))
         })
     }
@@ -131,7 +131,7 @@ impl TincDuty {
             ]
             .into(),
             replaceable: [self.addresses()].into(),
-            own: Some(Box::new(Check)),
+            own: Some(Box::new(TincRequestCheck)),
             removable: [self.pid_file.clone(), self.socket.clone()].into(),
             control: [self.control.clone()].into(),
             programs: Some(self.setup()),

@@ -19,15 +19,15 @@ const MAX_WAITING: usize = 1 << 20;
 /// Length of an Ethernet header, bytes.
 const ETHERNET: usize = 14;
 
-/// The way to a client.
+/// Sends bytes to a client.
 #[derive(Clone, Debug)]
-pub(super) struct Outbox {
+pub(super) struct ClientSender {
     pub(super) writer: mpsc::UnboundedSender<Vec<u8>>,
     /// The number of bytes that wait.
     pub(super) backlog: Arc<AtomicUsize>,
 }
 
-impl Outbox {
+impl ClientSender {
     /// Sends bytes to the client, unless more than `limit` would wait then. Returns whether it will get them.
     pub(super) fn send(&self, bytes: Vec<u8>, limit: usize) -> bool {
         let len = bytes.len();
@@ -48,7 +48,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// The clients that read the log, and the process that waits for the start.
 #[derive(Debug, Default)]
 pub(super) struct LogFollowers {
-    clients: Mutex<Vec<(ClientId, Option<u8>, Outbox)>>,
+    clients: Mutex<Vec<(ClientId, Option<u8>, ClientSender)>>,
     start: Mutex<Option<StartReport>>,
     /// The debug level of the daemon.
     level: AtomicU8,
@@ -68,12 +68,12 @@ impl LogFollowers {
             report.note(&format!("tincd: {text}"));
         }
         let own = self.level.load(Relaxed);
-        for (_, wanted, outbox) in lock(&self.clients).iter() {
+        for (_, wanted, sender) in lock(&self.clients).iter() {
             // The levels of adit's log begin at 1 where tinc's begin at 0.
             if verb <= u64::from(wanted.unwrap_or(own)).saturating_add(1) {
                 let mut bytes = Vec::new();
                 item(Kind::Log, text.as_bytes(), &mut bytes);
-                if !outbox.send(bytes, MAX_WAITING) {
+                if !sender.send(bytes, MAX_WAITING) {
                     self.dropped.fetch_add(1, Relaxed);
                 }
             }
@@ -93,10 +93,10 @@ impl LogFollowers {
     }
 
     /// Adds a client that reads lines of this debug level; `None`: of the daemon's.
-    pub(super) fn add(&self, id: ClientId, level: Option<u8>, outbox: Outbox) {
+    pub(super) fn add(&self, id: ClientId, level: Option<u8>, sender: ClientSender) {
         let mut clients = lock(&self.clients);
         clients.retain(|(other, ..)| *other != id);
-        clients.push((id, level, outbox));
+        clients.push((id, level, sender));
         let most = most_wanted(&clients);
         // The log is locked while it passes on a line, and setting the level locks it.
         drop(clients);
@@ -121,7 +121,7 @@ impl LogFollowers {
 }
 
 /// Returns the highest level of the log that a client asked for itself.
-fn most_wanted(clients: &[(ClientId, Option<u8>, Outbox)]) -> u8 {
+fn most_wanted(clients: &[(ClientId, Option<u8>, ClientSender)]) -> u8 {
     let levels = clients.iter().filter_map(|(_, level, _)| *level);
     levels.map(|level| level.saturating_add(1)).max().unwrap_or(0)
 }
@@ -129,7 +129,7 @@ fn most_wanted(clients: &[(ClientId, Option<u8>, Outbox)]) -> u8 {
 /// The clients that read copies of packets.
 #[derive(Debug)]
 pub(super) struct PacketFollowers {
-    clients: Mutex<Vec<(ClientId, usize, Outbox)>>,
+    clients: Mutex<Vec<(ClientId, usize, ClientSender)>>,
     /// Whether there are any, so that a packet costs one load otherwise.
     any: AtomicBool,
     /// Whether packets are those of IP, without an Ethernet header.
@@ -167,21 +167,21 @@ impl PacketFollowers {
             frame.extend_from_slice(&header(packet));
         }
         frame.extend_from_slice(packet);
-        for (_, length, outbox) in lock(&self.clients).iter() {
+        for (_, length, sender) in lock(&self.clients).iter() {
             let mut bytes = Vec::new();
             item(Kind::Pcap, frame.get(..*length).unwrap_or(&frame), &mut bytes);
-            if !outbox.send(bytes, MAX_WAITING) {
+            if !sender.send(bytes, MAX_WAITING) {
                 self.dropped.fetch_add(1, Relaxed);
             }
         }
     }
 
     /// Adds a client that reads the first `length` bytes of each packet; 0: all.
-    pub(super) fn add(&self, id: ClientId, length: u16, outbox: Outbox) {
+    pub(super) fn add(&self, id: ClientId, length: u16, sender: ClientSender) {
         let length = if length == 0 { usize::MAX } else { length.into() };
         let mut clients = lock(&self.clients);
         clients.retain(|(other, ..)| *other != id);
-        clients.push((id, length, outbox));
+        clients.push((id, length, sender));
         self.any.store(true, Relaxed);
     }
 
@@ -214,9 +214,9 @@ fn header(packet: &[u8]) -> [u8; ETHERNET] {
 mod tests {
     use super::*;
 
-    fn outbox() -> (Outbox, mpsc::UnboundedReceiver<Vec<u8>>) {
+    fn sender() -> (ClientSender, mpsc::UnboundedReceiver<Vec<u8>>) {
         let (writer, items) = mpsc::unbounded_channel();
-        (Outbox { writer, backlog: Arc::default() }, items)
+        (ClientSender { writer, backlog: Arc::default() }, items)
     }
 
     fn all(items: &mut mpsc::UnboundedReceiver<Vec<u8>>) -> Vec<String> {
@@ -227,7 +227,7 @@ mod tests {
     #[test]
     fn a_client_gets_the_lines_of_its_level() {
         let followers = LogFollowers::new(1, None);
-        let ((own, mut of_own), (five, mut of_five)) = (outbox(), outbox());
+        let ((own, mut of_own), (five, mut of_five)) = (sender(), sender());
         followers.add(1, None, own);
         followers.add(2, Some(5), five);
         followers.line(Level::INFO, 2, "two");
@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn a_client_that_does_not_read_loses_lines_and_only_they_are_counted() {
         let followers = LogFollowers::new(0, None);
-        let ((silent, mut unread), (busy, mut read)) = (outbox(), outbox());
+        let ((silent, mut unread), (busy, mut read)) = (sender(), sender());
         followers.add(1, None, silent);
         followers.add(2, None, busy.clone());
         let line = "x".repeat(1000);
@@ -261,7 +261,7 @@ mod tests {
     #[test]
     fn packets_are_frames_cut_to_the_length_that_a_client_asked_for() {
         let followers = PacketFollowers::new(true);
-        let ((whole, mut all_of_it), (short, mut first)) = (outbox(), outbox());
+        let ((whole, mut all_of_it), (short, mut first)) = (sender(), sender());
         followers.copy(b"before");
         followers.add(1, 0, whole);
         followers.add(2, 15, short);
@@ -280,8 +280,8 @@ mod tests {
     #[test]
     fn a_client_that_does_not_read_loses_packets() {
         let followers = PacketFollowers::new(false);
-        let (outbox, mut items) = outbox();
-        followers.add(1, 0, outbox);
+        let (sender, mut items) = sender();
+        followers.add(1, 0, sender);
         let packet = [0; 1500];
         let packets = 2 * MAX_WAITING / packet.len();
         (0..packets).for_each(|_| followers.copy(&packet));

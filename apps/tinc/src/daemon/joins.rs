@@ -41,7 +41,7 @@ struct Joining {
 }
 
 /// The parts of a daemon that an exchange needs.
-pub(super) struct Host<'a> {
+pub(super) struct JoinContext<'a> {
     pub(super) net: &'a Net,
     pub(super) own: &'a NodeName,
     pub(super) privileged: &'a mut Privileged,
@@ -78,7 +78,7 @@ impl Joins {
     /// The joining node is refused, for this reason: close the connection.
     fn start(
         &mut self,
-        host: &Host<'_>,
+        context: &JoinContext<'_>,
         (id, address): (ConnectionId, SocketAddr),
         key: PublicKey,
         until: Instant,
@@ -87,8 +87,8 @@ impl Joins {
         if self.open.len() >= MAX_JOINS {
             return Err(format!("{MAX_JOINS} nodes are joining already"));
         }
-        let own = invitation_key(host.net)?;
-        let inviter = Inviter::start(host.own, Arc::new(own), key, &mut self.random, out);
+        let own = invitation_key(context.net)?;
+        let inviter = Inviter::start(context.own, Arc::new(own), key, &mut self.random, out);
         self.open.insert(id, Joining { inviter, address, until });
         Ok(())
     }
@@ -99,7 +99,7 @@ impl Joins {
     /// The exchange has failed, for this reason: close the connection.
     fn receive(
         &mut self,
-        host: &mut Host<'_>,
+        context: &mut JoinContext<'_>,
         id: ConnectionId,
         mut bytes: &[u8],
         out: &mut Vec<u8>,
@@ -112,8 +112,8 @@ impl Joins {
             match event.map_err(|error| error.to_string())? {
                 None => return Ok(joined),
                 Some(InviterEvent::Claimed(file)) => {
-                    let claim = host.privileged.claim(&file);
-                    let offered = inviter.offer(claim, host.expire, out);
+                    let claim = context.privileged.claim(&file);
+                    let offered = inviter.offer(claim, context.expire, out);
                     let node = offered.map_err(|error| error.to_string())?;
                     say!(2, "Invitation of {node} sent to {}", joining.address.ip());
                 }
@@ -121,10 +121,11 @@ impl Joins {
                     let read = HostConfig::read(Entries::default(), "invitation", &host_file);
                     let (config, _) = read.map_err(|error| error.to_string())?;
                     let key = config.public_key.ok_or("the joining node sent no public key")?;
-                    if name == *host.own {
+                    if name == *context.own {
                         return Err(format!("{name} is this node's own name"));
                     }
-                    host.privileged
+                    context
+                        .privileged
                         .admit(&name, &key)
                         .map_err(|error| format!("the host file of {name}: {error}"))?;
                     inviter.finish(out).map_err(|error| error.to_string())?;
@@ -172,8 +173,8 @@ impl Running {
         // The sum is saturated.
         #[allow(clippy::arithmetic_side_effects)]
         let until = now + self.server.ping_timeout;
-        let host = host(&self.net, self.node.name(), &mut self.privileged, &self.server);
-        match self.joins.start(&host, (id, address), key, until, &mut out) {
+        let context = context(&self.net, self.node.name(), &mut self.privileged, &self.server);
+        match self.joins.start(&context, (id, address), key, until, &mut out) {
             Ok(()) => {
                 self.streams.send(id, out);
                 self.join_received(id, rest, now);
@@ -185,8 +186,8 @@ impl Running {
     /// Handles bytes of a joining node.
     pub(super) fn join_received(&mut self, id: ConnectionId, bytes: &[u8], now: Instant) {
         let mut out = Vec::new();
-        let mut host = host(&self.net, self.node.name(), &mut self.privileged, &self.server);
-        let received = self.joins.receive(&mut host, id, bytes, &mut out);
+        let mut context = context(&self.net, self.node.name(), &mut self.privileged, &self.server);
+        let received = self.joins.receive(&mut context, id, bytes, &mut out);
         match received {
             Ok(joined) => {
                 if let Some(joined) = joined {
@@ -242,13 +243,13 @@ impl Running {
     }
 }
 
-fn host<'a>(
+fn context<'a>(
     net: &'a Net,
     own: &'a NodeName,
     privileged: &'a mut Privileged,
     server: &adit_tinc::config::ServerConfig,
-) -> Host<'a> {
-    Host { net, own, privileged, expire: server.invitation_expire }
+) -> JoinContext<'a> {
+    JoinContext { net, own, privileged, expire: server.invitation_expire }
 }
 
 #[cfg(test)]
@@ -315,7 +316,7 @@ mod tests {
             let line: Vec<u8> = to_inviter.drain(..=line).collect();
             let id_line = adit_tinc::meta::Id::parse(line.strip_suffix(b"\n").unwrap()).unwrap();
             let adit_tinc::meta::Identity::Joining(key) = id_line.identity else { panic!() };
-            let mut host = Host {
+            let mut context = JoinContext {
                 net: &self.folder.net,
                 own: &self.own,
                 privileged: &mut self.privileged,
@@ -323,13 +324,15 @@ mod tests {
             };
             let address = "192.0.2.9:1234".parse().unwrap();
             let until = NOW + Duration::from_secs(5);
-            if let Err(error) = self.joins.start(&host, (id, address), key, until, &mut to_joiner) {
+            if let Err(error) =
+                self.joins.start(&context, (id, address), key, until, &mut to_joiner)
+            {
                 return (Err(error), Ok(false));
             }
             let mut joined = None;
             for _ in 0..20 {
                 let bytes = std::mem::take(&mut to_inviter);
-                match self.joins.receive(&mut host, id, &bytes, &mut to_joiner) {
+                match self.joins.receive(&mut context, id, &bytes, &mut to_joiner) {
                     Ok(new) => joined = joined.or(new),
                     Err(error) => {
                         self.joins.close(id);
@@ -430,7 +433,7 @@ mod tests {
     fn the_number_and_the_time_of_exchanges_are_bounded() {
         let mut bench = Bench::new();
         let address = "192.0.2.9:1234".parse().unwrap();
-        let host = Host {
+        let context = JoinContext {
             net: &bench.folder.net,
             own: &bench.own,
             privileged: &mut bench.privileged,
@@ -439,7 +442,7 @@ mod tests {
         let mut start = |number: usize, seconds: u64| {
             let id = ConnectionId(number as u64);
             let until = NOW + Duration::from_secs(seconds);
-            bench.joins.start(&host, (id, address), joining_key(), until, &mut Vec::new())
+            bench.joins.start(&context, (id, address), joining_key(), until, &mut Vec::new())
         };
         for number in 0..MAX_JOINS {
             start(number, if number == 0 { 4 } else { 5 }).unwrap();

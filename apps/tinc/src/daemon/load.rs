@@ -42,12 +42,12 @@ pub(crate) fn load(
     options: &[ConfigOption],
     names: &mut SystemNames,
 ) -> Result<Loaded, Fault> {
-    let (name, server, found) = load_own(net, options, names)?;
-    let mut warnings = found.texts();
+    let (name, server, problems) = load_own(net, options, names)?;
+    let mut warnings = problems.texts();
     let mut hosts = BTreeMap::new();
     for host in host_names(net, &mut warnings)?.into_iter().filter(|host| *host != name) {
-        let (config, found) = read_host(net, &host, options, names)?;
-        warnings.extend(found.texts());
+        let (config, problems) = read_host(net, &host, options, names)?;
+        warnings.extend(problems.texts());
         hosts.insert(host, config);
     }
     Ok(Loaded { name, server, hosts, warnings })
@@ -55,13 +55,13 @@ pub(crate) fn load(
 
 /// What is wrong with the files of a node that can be used all the same.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct ConfigProblems {
     pub(crate) lines: Vec<Warning>,
     /// A file that cannot be read.
     pub(crate) file: Option<String>,
 }
 
-impl Found {
+impl ConfigProblems {
     fn texts(&self) -> Vec<String> {
         self.lines.iter().map(ToString::to_string).chain(self.file.clone()).collect()
     }
@@ -72,7 +72,7 @@ pub(crate) fn load_own(
     net: &Net,
     options: &[ConfigOption],
     names: &mut SystemNames,
-) -> Result<(NodeName, ServerConfig, Found), Fault> {
+) -> Result<(NodeName, ServerConfig, ConfigProblems), Fault> {
     let mut entries = Entries::default();
     for option in options.iter().filter(|option| option.host.is_none()) {
         entries.add_option(option).map_err(wrong)?;
@@ -95,7 +95,7 @@ pub(crate) fn load_own(
     names.replace(&mut entries);
     let (server, lines) = ServerConfig::read(&entries).map_err(wrong)?;
     refuse(&server)?;
-    Ok((name, server, Found { lines, file }))
+    Ok((name, server, ConfigProblems { lines, file }))
 }
 
 /// Refuses what tinc can do and this daemon cannot.
@@ -122,7 +122,7 @@ pub(crate) fn read_host(
     host: &NodeName,
     options: &[ConfigOption],
     names: &mut SystemNames,
-) -> Result<(HostConfig, Found), Fault> {
+) -> Result<(HostConfig, ConfigProblems), Fault> {
     let mut entries = Entries::default();
     for option in options.iter().filter(|option| option.host.as_ref() == Some(host)) {
         entries.add_option(option).map_err(wrong)?;
@@ -133,7 +133,7 @@ pub(crate) fn read_host(
         Err(error) => {
             let config = HostConfig { unusable_key: true, ..HostConfig::default() };
             let file = Some(cannot_read(&path, &error));
-            return Ok((config, Found { file, ..Found::default() }));
+            return Ok((config, ConfigProblems { file, ..ConfigProblems::default() }));
         }
     };
     let (mut config, lines) =
@@ -151,7 +151,7 @@ pub(crate) fn read_host(
             }
         }
     }
-    Ok((config, Found { lines, file }))
+    Ok((config, ConfigProblems { lines, file }))
 }
 
 fn key_file(path: &Path) -> Result<PublicKey, String> {

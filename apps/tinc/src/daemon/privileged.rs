@@ -77,9 +77,9 @@ impl TincRequest {
 
 /// The helper's check of requests.
 #[derive(Debug)]
-pub(super) struct Check;
+pub(super) struct TincRequestCheck;
 
-impl RequestCheck for Check {
+impl RequestCheck for TincRequestCheck {
     fn check(&self, request: &Value) -> Result<(), String> {
         let request = serde_json::from_value::<TincRequest>(request.clone());
         request.map_err(|error| error.to_string())?.check()
@@ -88,14 +88,14 @@ impl RequestCheck for Check {
 
 /// Carries out requests, in the helper or in the daemon itself.
 #[derive(Debug, Default)]
-pub(super) struct Worker {
+pub(super) struct RequestHandler {
     /// The nodes whose invitation was taken.
     invited: BTreeSet<NodeName>,
     /// The number of commands that run.
     commands: Arc<AtomicUsize>,
 }
 
-impl Worker {
+impl RequestHandler {
     /// Carries out a request. Returns a descriptor if it has one.
     pub(super) fn carry_out(
         &mut self,
@@ -204,12 +204,12 @@ fn create_host(net: &Net, node: &NodeName, key: &str) -> io::Result<()> {
 #[derive(Debug)]
 pub(super) struct Privileged {
     duty: TincDuty,
-    worker: Worker,
+    handler: RequestHandler,
 }
 
 impl Privileged {
     pub(super) fn new(duty: TincDuty) -> Self {
-        Self { duty, worker: Worker::default() }
+        Self { duty, handler: RequestHandler::default() }
     }
 
     pub(super) fn duty(&self) -> &TincDuty {
@@ -218,7 +218,7 @@ impl Privileged {
 
     fn call(&mut self, request: &TincRequest) -> io::Result<Option<OwnedFd>> {
         match helper::current() {
-            None => Ok(self.worker.carry_out(&self.duty, request)?),
+            None => Ok(self.handler.carry_out(&self.duty, request)?),
             Some(helper) => {
                 let request = helper::Request::own(request)
                     .map_err(|fault| io::Error::other(fault.to_string()))?;
@@ -360,7 +360,7 @@ mod tests {
     #[test]
     fn each_word_of_a_request_is_checked() {
         let check = |request: &TincRequest| {
-            Check.check(&serde_json::to_value(request).unwrap()).map_err(|_| ())
+            TincRequestCheck.check(&serde_json::to_value(request).unwrap()).map_err(|_| ())
         };
         let claim = |file: &str| check(&TincRequest::Claim(file.to_owned()));
         assert_eq!(claim(FILE), Ok(()));
@@ -378,7 +378,7 @@ mod tests {
         let address = "192.0.2.1:655".parse().unwrap();
         let connect = |node: &str| check(&TincRequest::Connect { node: node.to_owned(), address });
         assert_eq!((connect("bob"), connect("b b")), (Ok(()), Err(())));
-        assert!(Check.check(&serde_json::json!({ "remove": "x" })).is_err());
+        assert!(TincRequestCheck.check(&serde_json::json!({ "remove": "x" })).is_err());
     }
 
     #[tokio::test]

@@ -16,7 +16,8 @@ use adit_runtime::log::{self, Settings, Style, Target};
 use adit_runtime::paths::Paths;
 use adit_runtime::privileges::{self, PrivilegeOptions};
 use adit_runtime::{programs, random, say};
-use adit_tinc::config::{Mode, Proxy};
+use adit_tinc::config::{Mode, Proxy, ServerConfig};
+use adit_tinc::name::NodeName;
 use adit_tinc::node::{Node, NodeConfig};
 use adit_tinc::route::{Router, Settings as RouterSettings};
 use tokio::signal::unix::{SignalKind, signal};
@@ -192,15 +193,8 @@ async fn serve(
         ..PrivilegeOptions::default()
     };
     privileges::drop(&wanted, helped, &[Capability::CAP_NET_ADMIN])?;
-    let common = [
-        ("NETNAME", net.name.clone().unwrap_or_default()),
-        ("NAME", name.to_string()),
-        ("DEVICE", "/dev/net/tun".to_owned()),
-        ("INTERFACE", device.name.clone()),
-        ("DEBUG", options.debug.to_string()),
-    ];
-    let common = common.map(|(name, value)| (name.to_owned(), value)).to_vec();
-    let mut scripts = Scripts::new(net.config.clone(), common);
+    let variables = script_variables(&net, &name, &device, options);
+    let mut scripts = Scripts::new(net.config.clone(), variables);
     scripts.push_path("tinc-up", &[]);
     scripts.finish().await;
     let config = NodeConfig {
@@ -212,16 +206,6 @@ async fn serve(
         learn_keys: true,
         legacy_nodes: true,
     };
-    let dial = DialOptions {
-        mark: duty.mark,
-        device: duty.device.clone(),
-        from: server
-            .bind_to_address
-            .iter()
-            .filter_map(|bind| Some((bind.address?, 0).into()))
-            .collect(),
-        proxy: server.proxy.clone(),
-    };
     let router = Router::new(RouterSettings::from(&server));
     let mut node = Node::new(config, now(), random::generator()?);
     let address_cache = AddressCache::load(duty.addresses(), &mut node, now());
@@ -230,7 +214,7 @@ async fn serve(
         system_names,
         node,
         address_cache,
-        dial,
+        dial: dial_options(&server, duty),
         joins: Joins::new(random::generator()?),
         privileged: Privileged::new(duty.clone()),
         data: Data::new(&server, device, router, listening.udp, copies)?,
@@ -262,4 +246,31 @@ async fn serve(
         }
     }
     ended.map(drop)
+}
+
+/// Returns the variables that all scripts get.
+fn script_variables(
+    net: &Net,
+    name: &NodeName,
+    device: &Device,
+    options: &DaemonOptions,
+) -> Vec<(String, String)> {
+    let variables = [
+        ("NETNAME", net.name.clone().unwrap_or_default()),
+        ("NAME", name.to_string()),
+        ("DEVICE", "/dev/net/tun".to_owned()),
+        ("INTERFACE", device.name.clone()),
+        ("DEBUG", options.debug.to_string()),
+    ];
+    variables.map(|(name, value)| (name.to_owned(), value)).to_vec()
+}
+
+fn dial_options(server: &ServerConfig, duty: &TincDuty) -> DialOptions {
+    let from = server.bind_to_address.iter().filter_map(|bind| Some((bind.address?, 0).into()));
+    DialOptions {
+        mark: duty.mark,
+        device: duty.device.clone(),
+        from: from.collect(),
+        proxy: server.proxy.clone(),
+    }
 }
