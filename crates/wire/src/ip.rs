@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::checksum::Sum;
+use crate::checksum::{self, Sum};
 use crate::field::{get8, get16};
 
 /// Protocol number of TCP.
@@ -151,10 +151,62 @@ pub fn tos(packet: &[u8]) -> Option<u8> {
     }
 }
 
+/// Decrements the TTL of an IPv4 packet or the hop limit of an IPv6 packet, unless it is at most 1. Returns whether it
+/// did; `None` for other bytes.
+pub fn decrement_ttl(packet: &mut [u8]) -> Option<bool> {
+    match packet {
+        [0x40..=0x4f, _, _, _, _, _, _, _, ttl, protocol, c0, c1, ..] => {
+            if *ttl <= 1 {
+                return Some(false);
+            }
+            let before = u16::from_be_bytes([*ttl, *protocol]);
+            *ttl = ttl.saturating_sub(1);
+            let after = u16::from_be_bytes([*ttl, *protocol]);
+            let sum = checksum::update(u16::from_be_bytes([*c0, *c1]), before, after);
+            [*c0, *c1] = sum.to_be_bytes();
+            Some(true)
+        }
+        [0x60..=0x6f, _, _, _, _, _, _, limit, ..] => {
+            if *limit <= 1 {
+                return Some(false);
+            }
+            *limit = limit.saturating_sub(1);
+            Some(true)
+        }
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_packet_loses_one_hop_and_keeps_its_checksum() {
+        let mut v4 = [0x45, 0, 0, 20, 0, 0, 0, 0, 3, TCP, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+        let sum = Sum::new().bytes(&v4).finish();
+        v4[10..12].copy_from_slice(&sum.to_be_bytes());
+        let mut v6 = [0; V6_LEN];
+        (v6[0], v6[7]) = (0x60, 3);
+        for left in [2, 1] {
+            assert_eq!((decrement_ttl(&mut v4), decrement_ttl(&mut v6)), (Some(true), Some(true)));
+            assert_eq!((v4[8], v6[7]), (left, left));
+            assert!(header_checksum_ok(&v4));
+        }
+        for ttl in [1, 0] {
+            (v4[8], v6[7]) = (ttl, ttl);
+            let (before4, before6) = (v4, v6);
+            assert_eq!(
+                (decrement_ttl(&mut v4), decrement_ttl(&mut v6)),
+                (Some(false), Some(false))
+            );
+            assert_eq!((v4, v6), (before4, before6));
+        }
+        for other in [&mut [][..], &mut [0x45; 11], &mut [0x60; 7], &mut [0x50; 40]] {
+            assert_eq!(decrement_ttl(other), None);
+        }
+    }
 
     #[test]
     fn both_versions_have_a_type_of_service() {

@@ -35,6 +35,7 @@ use adit_filter::ruleset::{Icmpx, Reject};
 use adit_wire::VnetHeader;
 pub use adit_wire::ethernet::Mac;
 use adit_wire::icmp_error::Message;
+use adit_wire::ip;
 
 pub use neighbour::MAX_FIXED;
 pub use settings::{MAX_ADDRESSES, MAX_ROUTES, PortSettings, Prefix, Route, SettingsError};
@@ -44,7 +45,7 @@ use crate::port::Side;
 pub(crate) use hook::{RoutedBurst, RoutedHook};
 use message::Discovery;
 use neighbour::{QueuedPacket, Table};
-use packet::{decrement_hop_limit, echo, has_garbled_options, longest, mac, write_link};
+use packet::{echo, has_garbled_options, longest, mac, write_link};
 use settings::{Routes, is_link_local, is_martian};
 
 /// The maximum number of router frames that have not been taken yet.
@@ -176,9 +177,10 @@ impl Router {
             Err(why) => return self.dropped(why),
         };
         let at = packet.network_at();
-        match decrement_hop_limit(frame, at) {
-            Some(()) => IngressResult::Forward(hop),
-            None => self.dropped(RouterDrop::Malformed),
+        match frame.get_mut(at..).and_then(ip::decrement_ttl) {
+            Some(true) => IngressResult::Forward(hop),
+            // The checks before have looked at both.
+            Some(false) | None => self.dropped(RouterDrop::Malformed),
         }
     }
 

@@ -1,7 +1,7 @@
 //! The parts of packets that the router reads and changes.
 
 use adit_filter::packet::{Ip, Packet, Transport};
-use adit_wire::checksum::{self, Sum};
+use adit_wire::checksum::Sum;
 use adit_wire::ethernet::Mac;
 use adit_wire::transport::UDP_LEN;
 
@@ -18,24 +18,6 @@ pub(super) fn write_link(frame: &mut [u8], to: Mac, from: Mac) {
             *second = from.0;
         }
     }
-}
-
-/// Decrements a packet's hop limit, which is greater than one.
-pub(super) fn decrement_hop_limit(frame: &mut [u8], at: usize) -> Option<()> {
-    let packet = frame.get_mut(at..)?;
-    if packet.first()? >> 4 == 6 {
-        let hops = packet.get_mut(7)?;
-        *hops = hops.checked_sub(1)?;
-        return Some(());
-    }
-    let header: &mut [u8; 20] = packet.first_chunk_mut()?;
-    let [_, _, _, _, _, _, _, _, life, protocol, c0, c1, ..] = header;
-    let before = u16::from_be_bytes([*life, *protocol]);
-    *life = life.checked_sub(1)?;
-    let after = u16::from_be_bytes([*life, *protocol]);
-    let sum = checksum::update(u16::from_be_bytes([*c0, *c1]), before, after);
-    [*c0, *c1] = sum.to_be_bytes();
-    Some(())
 }
 
 /// Returns the length of the longest packet on the wire that `packet` is split into.

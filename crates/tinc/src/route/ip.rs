@@ -1,8 +1,7 @@
 //! Router mode: packets are routed by their IP destination, among the subnets of all nodes.
 
-use adit_wire::checksum;
 use adit_wire::ethernet::HEADER_LEN;
-use adit_wire::ip::Ip;
+use adit_wire::ip::{self, Ip};
 
 use super::icmp::IcmpError;
 use super::{Decision, DropReason, FragmentPlan, MAX_MTU, Path, Refusal, Router, View, clamp};
@@ -70,28 +69,10 @@ impl Router {
         if from_device || !self.settings.decrement_ttl {
             return Ok(());
         }
-        let Some(packet) = ip_at.and_then(|at| packet.get_mut(at..)) else { return Ok(()) };
-        let exceeded = Refusal::with(DropReason::TtlExceeded, IcmpError::TTL_EXCEEDED);
-        match packet {
-            [0x40..=0x4f, _, _, _, _, _, _, _, ttl, protocol, c0, c1, ..] => {
-                if *ttl <= 1 {
-                    return Err(exceeded);
-                }
-                let before = u16::from_be_bytes([*ttl, *protocol]);
-                *ttl = ttl.saturating_sub(1);
-                let after = u16::from_be_bytes([*ttl, *protocol]);
-                let sum = checksum::update(u16::from_be_bytes([*c0, *c1]), before, after);
-                [*c0, *c1] = sum.to_be_bytes();
-            }
-            [0x60..=0x6f, _, _, _, _, _, _, limit, ..] => {
-                if *limit <= 1 {
-                    return Err(exceeded);
-                }
-                *limit = limit.saturating_sub(1);
-            }
-            _ => {}
+        match ip_at.and_then(|at| packet.get_mut(at..)).and_then(ip::decrement_ttl) {
+            Some(false) => Err(Refusal::with(DropReason::TtlExceeded, IcmpError::TTL_EXCEEDED)),
+            Some(true) | None => Ok(()),
         }
-        Ok(())
     }
 }
 
