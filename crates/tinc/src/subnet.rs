@@ -5,6 +5,8 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
+use ipnet::IpNet;
+
 /// Length of the longest subnet in a message, bytes.
 pub const MAX_TEXT: usize = 63;
 
@@ -133,6 +135,16 @@ impl Subnet {
         self.prefix
     }
 
+    /// Returns the network without the bits after the prefix; `None` if the subnet is a MAC address.
+    pub fn ip_net(&self) -> Option<IpNet> {
+        let address: IpAddr = match self.address {
+            SubnetAddress::V4(address) => address.into(),
+            SubnetAddress::V6(address) => address.into(),
+            SubnetAddress::Mac(_) => return None,
+        };
+        Some(IpNet::new(address, self.prefix).ok()?.trunc())
+    }
+
     /// Returns the weight. Of equal subnets the one with the lowest weight is used.
     pub fn weight(&self) -> i32 {
         self.weight
@@ -254,6 +266,14 @@ mod tests {
 
     fn subnet(text: &str) -> Subnet {
         text.parse().unwrap()
+    }
+
+    #[test]
+    fn networks_have_no_bits_after_the_prefix() {
+        let of = |text: &str| subnet(text).ip_net().map(|network| network.to_string());
+        assert_eq!(of("10.1.2.3/16#5").as_deref(), Some("10.1.0.0/16"));
+        assert_eq!(of("fd00::1").as_deref(), Some("fd00::1/128"));
+        assert_eq!(of("02:00:00:00:00:01"), None);
     }
 
     /// Specification 2.6.

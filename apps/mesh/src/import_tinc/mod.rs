@@ -10,7 +10,7 @@ mod files;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -27,7 +27,7 @@ use adit_runtime::netinfo;
 use adit_runtime::paths::{make_folder, write_whole};
 use adit_tinc::config::variables::Variable;
 use adit_tinc::config::{Entry, Mode};
-use adit_tinc::subnet::{Subnet, SubnetAddress};
+use adit_tinc::subnet::Subnet;
 use ipnet::{IpNet, Ipv4Net};
 use serde::Serialize;
 use zeroize::Zeroizing;
@@ -322,7 +322,7 @@ fn give_subnets(
         for line in host.values("Subnet") {
             let subnet = Subnet::from_config(&line.value)
                 .map_err(|error| at_line(line, &error.to_string()))?;
-            match network(&subnet) {
+            match subnet.ip_net() {
                 Some(net) => owners.entry(net).or_default().push((subnet.weight(), at, line)),
                 None => notes.push(note(line, "members learn MAC addresses by themselves")),
             }
@@ -362,15 +362,6 @@ fn give_subnets(
         }
     }
     Ok(())
-}
-
-fn network(subnet: &Subnet) -> Option<IpNet> {
-    let ip: IpAddr = match subnet.address() {
-        SubnetAddress::V4(ip) => ip.into(),
-        SubnetAddress::V6(ip) => ip.into(),
-        SubnetAddress::Mac(_) => return None,
-    };
-    IpNet::new(ip, subnet.prefix()).ok().map(|net| net.trunc())
 }
 
 /// Returns the addresses for the tokens: those in this machine's host file, then those of its interfaces.

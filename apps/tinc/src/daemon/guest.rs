@@ -10,7 +10,7 @@ use adit_runtime::control::{Response, TincNet, TincSubnet};
 use adit_runtime::say;
 use adit_tinc::config::Mode;
 use adit_tinc::node::Node;
-use adit_tinc::subnet::{Subnet, SubnetAddress};
+use adit_tinc::subnet::Subnet;
 use ipnet::IpNet;
 
 use super::running::Running;
@@ -96,22 +96,13 @@ fn subnet(net: &IpNet) -> Option<Subnet> {
     net.trunc().to_string().parse().ok()
 }
 
-fn network(subnet: &Subnet) -> Option<IpNet> {
-    let ip = match subnet.address() {
-        SubnetAddress::V4(ip) => ip.into(),
-        SubnetAddress::V6(ip) => ip.into(),
-        SubnetAddress::Mac(_) => return None,
-    };
-    IpNet::new(ip, subnet.prefix()).ok().map(|net| net.trunc())
-}
-
 /// Returns the other nodes that are reachable, with their subnets.
 fn net_of(node: &Node) -> TincNet {
     let (graph, own) = (node.graph(), node.name());
     let others = || graph.nodes().filter(|name| *name != own && graph.route(name).is_some());
     let of = |name: &adit_tinc::name::NodeName| {
         let owner = name.to_string();
-        let nets = node.subnets().of(name).filter_map(network);
+        let nets = node.subnets().of(name).filter_map(Subnet::ip_net);
         nets.map(move |net| TincSubnet { owner: owner.clone(), net }).collect::<Vec<_>>()
     };
     let mut subnets: Vec<TincSubnet> = others().flat_map(of).collect();
@@ -148,8 +139,7 @@ mod tests {
     fn networks_become_subnets_and_back() {
         for text in ["10.1.0.0/16", "10.0.0.1/32", "fd00::/8"] {
             let net: IpNet = text.parse().unwrap();
-            assert_eq!(network(&subnet(&net).unwrap()), Some(net));
+            assert_eq!(subnet(&net).unwrap().ip_net(), Some(net));
         }
-        assert_eq!(network(&"1:2:3:4:5:6".parse().unwrap()), None);
     }
 }
