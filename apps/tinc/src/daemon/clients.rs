@@ -51,7 +51,7 @@ pub(super) struct Clients {
     packets: Arc<PacketFollowers>,
 }
 
-/// What a client did.
+/// An event of a client.
 pub(super) enum ClientEvent {
     /// It connected.
     Accepted(UnixStream),

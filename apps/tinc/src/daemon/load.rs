@@ -17,13 +17,13 @@ use super::system_names::SystemNames;
 use crate::console::reason;
 use crate::net::{Net, host_name};
 
-/// What opens TUN and TAP devices.
+/// The file that opens TUN and TAP devices.
 const DEVICE: &str = "/dev/net/tun";
 
 /// The number of host files that are read.
 const MAX_HOSTS: usize = 16_384;
 
-/// What the files of a net contain.
+/// The content of the files of a net.
 #[derive(Debug)]
 pub(crate) struct Loaded {
     /// The name of this node.
@@ -53,7 +53,7 @@ pub(crate) fn load(
     Ok(Loaded { name, server, hosts, warnings })
 }
 
-/// What is wrong with the files of a node that can be used all the same.
+/// Problems in the files of a node that do not prevent their use.
 #[derive(Debug, Default)]
 pub(crate) struct ConfigProblems {
     pub(crate) lines: Vec<Warning>,

@@ -37,7 +37,7 @@ pub struct DaemonOptions {
     pub metrics: Option<MetricsConfig>,
 }
 
-/// What a command line asks for.
+/// The action that a command line requests.
 #[derive(Clone, Debug)]
 pub enum Wanted {
     /// Run a daemon.

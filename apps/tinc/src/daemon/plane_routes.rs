@@ -17,7 +17,7 @@ const BROADCAST: [&str; 3] = ["255.255.255.255/32", "224.0.0.0/4", "ff00::/8"];
 /// New routes are computed at most during this part of the time: one in this many.
 const SHARE: u32 = 10;
 
-/// Who gets the packets for a network.
+/// The receiver of the packets for a network.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Owner {
     /// This host.

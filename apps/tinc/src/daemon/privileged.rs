@@ -1,5 +1,5 @@
-//! What needs the privileges of the start while the daemon runs: taking invitations, creating the host files of new nodes, and starting the
-//! command of `Proxy = exec`. The helper process does it or, without one, the daemon itself.
+//! The requests of a running daemon that need the privileges of its start: taking invitations, creating the host files of new nodes, and
+//! starting the command of `Proxy = exec`. The helper process carries them out or, without one, the daemon itself.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};

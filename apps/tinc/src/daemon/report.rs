@@ -1,4 +1,4 @@
-//! What `adit status`, `adit top` and metrics show of a daemon.
+//! The state of a daemon for `adit status`, `adit top` and metrics.
 
 use std::collections::{BTreeMap, HashSet};
 

@@ -67,7 +67,7 @@ pub(super) struct Meta {
     pub(super) weight: i32,
 }
 
-/// What follows in the stream.
+/// The next item in the stream.
 pub(super) enum Next {
     Message,
     /// A record that is a packet of this length.
@@ -329,7 +329,7 @@ impl Node {
             return Ok(());
         }
         let message = match Message::parse(record) {
-            // What another node made up must not end the connection with a neighbour that understands it, and passed it on.
+            // A neighbour passes on lines of other nodes that it understands itself. Such a line must not end its connection.
             Err(error) if active && Message::is_passed_on(record) => {
                 let node = meta.node.clone();
                 self.line_refused(node, error);

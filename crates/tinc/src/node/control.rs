@@ -1,4 +1,4 @@
-//! What the operator sees and asks for.
+//! The operator's view of a node, and the operator's requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;

@@ -189,7 +189,7 @@ impl Node {
         true
     }
 
-    /// Another layer may carry the packets to and from a node, which go through a relay, from now on. As long as there are none, it need not.
+    /// Lets another layer carry the packets to and from a node that is reached through a relay, once there are any.
     fn offer_to_carry(&mut self, name: &NodeName) {
         if self.peers.get(name).is_some_and(|peer| !peer.carried) {
             self.changed_paths.add(name);
@@ -401,8 +401,8 @@ impl Node {
         by_udp
     }
 
-    /// Opens a record and handles its data. Returns whether it is authentic. One that is not starts a new session, if it came from a place that
-    /// is known to be the sender's.
+    /// Opens a record and handles its data. Returns whether it is authentic. If it is not, and `trusted`, it starts a new session: then it came
+    /// from an address that is known to be the sender's.
     fn open(
         &mut self,
         from: &NodeName,

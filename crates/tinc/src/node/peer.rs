@@ -19,8 +19,8 @@ pub(super) const MAX_HELD_BY_ALL: usize = 8192;
 pub(super) struct Peer {
     pub(super) id: NodeId,
     pub(super) session: Option<DataSession>,
-    /// A session that the node has asked for, while there is one: it takes the other's place as soon as the node has proved that it was the one who
-    /// asked. Anyone in the net can ask in its name.
+    /// The session that the node asked for while another one was established. It replaces the other one when its handshake proves that the node
+    /// itself asked, because any node of the net can ask in its name.
     pub(super) replacement: Option<DataSession>,
     /// When this node last asked for a session or a key.
     pub(super) asked: Option<Instant>,
@@ -65,7 +65,7 @@ pub struct UdpEndpoint {
     pub socket: Option<SocketId>,
 }
 
-/// Where datagrams to a node go.
+/// The path of datagrams to a node.
 #[derive(Debug)]
 pub(super) struct UdpPath {
     pub(super) address: Option<SocketAddr>,

@@ -17,12 +17,12 @@ use crate::sptps::{self, CipherChoice, Datagram, Params, Role, SharedSession, da
 /// The time after which an unanswered request is repeated, and a failed session may start again.
 pub(super) const RETRY: Duration = Duration::from_secs(10);
 
-/// How long a session is in order after its last authentic record: longer than the time between two probes of an idle path. Records that are not
-/// authentic do not restart it meanwhile, because others can send them.
+/// The time after an authentic record in which a session counts as working. It is longer than the time between two probes of an idle path.
+/// Records that are not authentic do not restart a working session, because other nodes can send them.
 const IN_ORDER: Duration = Duration::from_secs(20);
 
-/// The number of records after a handshake record of a rekey that may be sealed before the peer has answered: tinc discards a handshake
-/// record that 128 others have overtaken.
+/// The number of records that may be sealed after a handshake record of a rekey until the peer has answered. tinc discards a handshake record
+/// that 128 others have overtaken.
 const MAX_OVERTAKING: u32 = 96;
 
 /// The number of keys that a node learns from the net.
@@ -335,7 +335,7 @@ impl Node {
         let result = replacement.sptps.receive_handshake(record, &mut self.random, answers);
         match result {
             Ok(None) => {}
-            // In the latter case it is the node who asked, with another cipher, and it has given up the former session.
+            // With another cipher, the node itself asked too, and has given up the former session.
             Ok(Some(_)) | Err(sptps::Error::OtherCipher { .. }) => {
                 let replacement = peer.replacement.take();
                 peer.set_session(replacement);

@@ -1,4 +1,4 @@
-//! What happens as time passes.
+//! The timers of a node.
 
 use std::time::Duration;
 

@@ -101,7 +101,7 @@ impl From<&ServerConfig> for Settings {
     }
 }
 
-/// What to do with a packet.
+/// The decision about a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision<'a> {
     /// Write the packet to the device.
@@ -131,7 +131,7 @@ pub enum Decision<'a> {
     Drop(DropReason),
 }
 
-/// Why a packet is not forwarded.
+/// The reason why a packet is not forwarded.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DropReason {
     /// The bytes are not what the mode has: an IP packet or a frame.

@@ -12,7 +12,7 @@ use super::ROUTER_MAC;
 
 /// Length of an ARP packet for IPv4 over Ethernet.
 const ARP_LEN: usize = 28;
-/// What such a packet begins with: the kinds of both addresses and their lengths.
+/// The first bytes of such a packet: the kinds of both addresses and their lengths.
 const ARP_KINDS: [u8; 6] = [0, 1, 8, 0, 6, 4];
 const REQUEST: [u8; 2] = [0, 1];
 const REPLY: [u8; 2] = [0, 2];

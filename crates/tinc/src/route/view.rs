@@ -18,7 +18,7 @@ pub struct Path<'a> {
     pub clamp_mss: bool,
 }
 
-/// What a router needs to know of the net.
+/// The facts about the net that a router needs.
 pub trait View {
     /// Returns the own node.
     fn own(&self) -> &NodeName;
