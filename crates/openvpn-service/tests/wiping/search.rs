@@ -1,17 +1,13 @@
 //! The search, and the secrets that it searches for.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 
 use adit_crypto::{DirectionKey, hkdf_expand_sha256};
 use adit_openvpn::data_format::{DataKey, Protection};
-use zeroize::{Zeroize, Zeroizing};
+pub(crate) use adit_testbed::memory::MASK;
+use adit_testbed::memory::{self, Find, PART};
+use zeroize::Zeroizing;
 
-/// The mask under which the tests keep secrets; otherwise the search would find the tests' own copies.
-pub(crate) const MASK: u8 = 0xa5;
-/// How much of a secret counts as a find.
-const PART: usize = 16;
 /// A masked secret with its name.
 #[derive(Clone)]
 pub(crate) struct Secret(pub String, pub Vec<u8>);
@@ -95,59 +91,12 @@ fn expand(secret: &[u8; 32], label: &[u8], out: &mut [u8]) {
 
 /// Searches the writable memory of the process; returns the name and location of each find.
 pub(crate) fn search(secrets: &[Secret]) -> Vec<String> {
-    const CHUNK: usize = 1 << 20;
-    const PAGE: usize = 4096;
-    const ZEROS: [u8; PAGE + PART] = [0; PAGE + PART];
-    let mut buffer = vec![0_u8; CHUNK + PART];
-    let own = buffer.as_ptr() as u64..buffer.as_ptr() as u64 + buffer.len() as u64;
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    let memory = File::open("/proc/self/mem").unwrap();
-    // The parts of 16 bytes of each secret, grouped by first byte.
-    let mut parts: Vec<Vec<(usize, usize)>> = vec![Vec::new(); 256];
-    for (n, Secret(_, masked)) in secrets.iter().enumerate() {
-        for at in (0..=masked.len() - PART).step_by(PART) {
-            parts[usize::from(masked[at] ^ MASK)].push((n, at));
-        }
-    }
-    let mut found = Vec::new();
-    for line in maps.lines() {
-        let mut words = line.split_whitespace();
-        let (range, rights) = (words.next().unwrap(), words.next().unwrap());
-        let (from, to) = range.split_once('-').unwrap();
-        let (from, to) =
-            (u64::from_str_radix(from, 16).unwrap(), u64::from_str_radix(to, 16).unwrap());
-        if !rights.starts_with("rw") || line.contains("[vvar") {
-            continue;
-        }
-        let mut at = from;
-        while at < to {
-            let len = buffer.len().min((to - at) as usize);
-            let Ok(read) = memory.read_at(&mut buffer[..len], at) else { break };
-            for page in (0..read).step_by(PAGE) {
-                let bytes = &buffer[page..read.min(page + PAGE + PART - 1)];
-                // Most of the memory is zero, and no part of a secret is all zeros.
-                if *bytes == ZEROS[..bytes.len()] {
-                    continue;
-                }
-                for (n, window) in bytes.windows(PART).enumerate() {
-                    let place = at + (page + n) as u64;
-                    for &(which, offset) in &parts[usize::from(window[0])] {
-                        let Secret(name, masked) = &secrets[which];
-                        let masked = &masked[offset..offset + PART];
-                        let same = || window.iter().zip(masked).all(|(a, b)| a ^ MASK == *b);
-                        if !own.contains(&place) && same() {
-                            let region = line.split_whitespace().nth(5).unwrap_or("anonymous");
-                            found.push(format!("{name}, byte {offset}, at {place:x} in {region}"));
-                        }
-                    }
-                }
-            }
-            at += CHUNK as u64;
-        }
-    }
-    // The buffer is too long for the allocator to wipe.
-    buffer.zeroize();
-    found
+    let masked: Vec<&[u8]> = secrets.iter().map(|Secret(_, masked)| masked.as_slice()).collect();
+    let describe = |Find { secret, offset, address, mapping }| {
+        let Secret(name, _) = &secrets[secret];
+        format!("{name}, byte {offset}, at {address:x} in {mapping}")
+    };
+    memory::search(&masked).unwrap().into_iter().map(describe).collect()
 }
 
 /// Returns the maximum number of copies that a search found of any part of a key method 2 message's secrets.
