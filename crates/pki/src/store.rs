@@ -17,6 +17,9 @@ use crate::{
 /// The default lifetime of a client's certificate, in days: the longest that some platforms accept.
 pub(crate) const CLIENT_DAYS: u32 = 825;
 
+/// The version of the layout of `server.json`. Files without a version have the first one.
+const INFO_VERSION: u32 = 1;
+
 /// The parameters of a new store.
 #[derive(Clone)]
 pub struct InitOptions {
@@ -586,8 +589,14 @@ fn write_server_pair(dir: &Path, issued: &issue::CertifiedKey) -> Result<(), Pki
 }
 
 fn write_info(dir: &Path, info: &ServerInfo) -> Result<(), PkiError> {
+    #[derive(Serialize)]
+    struct Versioned<'a> {
+        version: u32,
+        #[serde(flatten)]
+        info: &'a ServerInfo,
+    }
     let path = dir.join("server.json");
-    let mut content = serde_json::to_vec_pretty(info)
+    let mut content = serde_json::to_vec_pretty(&Versioned { version: INFO_VERSION, info })
         .map_err(|error| PkiError::Damaged(path.clone(), error.to_string()))?;
     content.push(b'\n');
     disk::write(&path, &content, 0o644)
@@ -595,6 +604,7 @@ fn write_info(dir: &Path, info: &ServerInfo) -> Result<(), PkiError> {
 
 fn read_info(dir: &Path, open: OpenFile) -> Result<ServerInfo, PkiError> {
     let path = dir.join("server.json");
-    serde_json::from_slice(&disk::read(&path, open)?)
-        .map_err(|error| PkiError::Damaged(path, error.to_string()))
+    let content = disk::read(&path, open)?;
+    disk::check_layout(&path, &content, INFO_VERSION)?;
+    serde_json::from_slice(&content).map_err(|error| PkiError::Damaged(path, error.to_string()))
 }

@@ -54,6 +54,29 @@ fn files_of_a_newer_version_are_refused_and_not_changed() {
     add(&store, "bob").unwrap();
 }
 
+/// The other files of a newer version's folder may still have the known layout.
+#[test]
+fn a_server_of_a_newer_version_is_neither_opened_nor_set_up_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = init(dir.path()).unwrap();
+    let path = dir.path().join("pki/server.json");
+    let ours = fs::read_to_string(&path).unwrap();
+    // With the content of this version, the number alone makes the difference.
+    assert!(ours.contains("\"version\": 1,"), "{ours}");
+    let newer = ours.replace("\"version\": 1,", "\"version\": 2,");
+    for text in [newer.as_str(), r#"{"version":2,"name":{"server":7}}"#] {
+        fs::write(&path, text).unwrap();
+        let refused = Store::open(dir.path()).unwrap_err();
+        assert!(matches!(refused, PkiError::Newer(_, 2, 1)), "{refused}");
+        let refused = init(dir.path()).unwrap_err();
+        assert!(matches!(refused, PkiError::AlreadyInitialised(_)), "{refused}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), text);
+    }
+    // The version before wrote no number.
+    fs::write(&path, ours.replace("\"version\": 1,", "")).unwrap();
+    assert_eq!(Store::open(dir.path()).unwrap().server(), store.server());
+}
+
 #[test]
 fn a_folder_that_was_restored_in_part_is_neither_used_nor_overwritten() {
     let dir = tempfile::tempdir().unwrap();
