@@ -5,7 +5,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use adit_mesh::roster::{Change, Changes, Genesis, Log, LogEncoder};
+use adit_mesh::roster::{Change, Changes, Genesis, Log, LogEncoder, LogError};
 use adit_runtime::fault::{Fault, file_fault};
 use adit_runtime::paths::write_whole;
 use rustix::fs::{FlockOperation, flock};
@@ -99,7 +99,7 @@ impl RosterFile {
     }
 }
 
-fn encode(genesis: &Genesis, changes: &Changes) -> Result<Vec<u8>, adit_mesh::roster::LogError> {
+fn encode(genesis: &Genesis, changes: &Changes) -> Result<Vec<u8>, LogError> {
     let (mut encoder, mut bytes) = LogEncoder::create(genesis)?;
     for change in changes.in_causal_order() {
         bytes.extend(encoder.append(change)?);
@@ -113,10 +113,11 @@ fn read(file: &mut File, path: &Path) -> Result<Log, Fault> {
         .read_to_end(&mut bytes)
         .map_err(|error| file_fault("cannot read", path, &error))?;
     Log::decode(&bytes).map_err(|error| {
-        Fault::environment(format!(
-            "{}: {error}; move the file away and join the mesh again, or put back a copy of it",
-            path.display()
-        ))
+        let remedy = match error {
+            LogError::Newer(_) => ": run that version again; nothing was changed",
+            _ => "; move the file away and join the mesh again, or put back a copy of it",
+        };
+        Fault::environment(format!("{}: {error}{remedy}", path.display()))
     })
 }
 
@@ -167,6 +168,22 @@ mod tests {
         assert!(refused.contains("is already running"), "{refused}");
         drop(file);
         assert_eq!(RosterFile::open(&path).unwrap().1.digest(), changes.digest());
+    }
+
+    #[test]
+    fn a_file_of_a_newer_version_is_neither_opened_nor_changed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("roster");
+        let (changes, _) = changes();
+        RosterFile::create(&path, &changes).unwrap();
+        let newer = String::from_utf8_lossy(&fs::read(&path).unwrap()).replacen("/1\n", "/2\n", 1);
+        fs::write(&path, &newer).unwrap();
+        for refused in [RosterFile::open(&path).map(drop), RosterFile::peek(&path).map(drop)] {
+            let refused = refused.unwrap_err().to_string();
+            assert!(refused.contains("newer version of adit (log 2,"), "{refused}");
+            assert!(refused.contains("run that version again"), "{refused}");
+        }
+        assert_eq!(fs::read_to_string(&path).unwrap(), newer);
     }
 
     #[test]

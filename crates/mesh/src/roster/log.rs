@@ -22,6 +22,12 @@ use crate::wire::Decoder;
 
 const MAGIC: &[u8] = b"adit-mesh-log/1\n";
 
+/// The beginning of the first line of every version, before its number.
+const NAME: &[u8] = b"adit-mesh-log/";
+
+/// The version of the file.
+const VERSION: u32 = 1;
+
 /// The length of a record's length and its check.
 const LENGTH: usize = 4;
 
@@ -51,6 +57,9 @@ pub enum LogError {
     /// The file does not begin like a log.
     #[error("this is not a log of a mesh")]
     Magic,
+    /// A later version of the program has written the file.
+    #[error("written by a newer version of adit (log {0}, and this version knows {VERSION})")]
+    Newer(u32),
     /// The first record is not complete.
     #[error("the log has no genesis")]
     NoGenesis,
@@ -128,7 +137,9 @@ impl Log {
     /// # Errors
     /// Fails if the file is damaged other than at its end, or if a record cannot be in it.
     pub fn decode(bytes: &[u8]) -> Result<Self, LogError> {
-        let mut rest = bytes.strip_prefix(MAGIC).ok_or(LogError::Magic)?;
+        let mut rest = bytes
+            .strip_prefix(MAGIC)
+            .ok_or_else(|| newer(bytes).map_or(LogError::Magic, LogError::Newer))?;
         let mut encoder = LogEncoder { next: 0 };
         let mut changes = None;
         loop {
@@ -185,6 +196,13 @@ fn next(record: u32, bytes: &[u8]) -> Record<'_> {
     } else {
         Record::Damaged
     }
+}
+
+/// Returns the version of a file that a later version of the program has written.
+fn newer(bytes: &[u8]) -> Option<u32> {
+    let line = bytes.strip_prefix(NAME)?.split(|byte| *byte == b'\n').next()?;
+    let version: u32 = std::str::from_utf8(line).ok()?.parse().ok()?;
+    (version > VERSION).then_some(version)
 }
 
 fn header_check(record: u32, len: u16) -> [u8; 2] {
@@ -245,6 +263,21 @@ mod tests {
         }
         for end in MAGIC.len()..starts[1] {
             assert_eq!(Log::decode(&bytes[..end]).unwrap_err(), LogError::NoGenesis);
+        }
+    }
+
+    #[test]
+    fn a_log_of_a_later_version_is_told_from_another_file() {
+        let (_, bytes, _) = log();
+        let with = |first: &[u8]| [first, &bytes[MAGIC.len()..]].concat();
+        for (first, expected) in [
+            (&b"adit-mesh-log/2\n"[..], LogError::Newer(2)),
+            (b"adit-mesh-log/10\n", LogError::Newer(10)),
+            (b"adit-mesh-log/0\n", LogError::Magic),
+            (b"adit-mesh-log/x\n", LogError::Magic),
+            (b"", LogError::Magic),
+        ] {
+            assert_eq!(Log::decode(&with(first)).unwrap_err(), expected);
         }
     }
 
