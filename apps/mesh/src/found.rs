@@ -121,23 +121,27 @@ impl NewRoster {
     /// Writes the files.
     ///
     /// # Errors
-    /// The file system refuses. In that case there is no mesh.
+    /// The file system refuses, or the folder was restored in part. In that case there is no mesh.
     pub(crate) fn store(
         &self,
         paths: &Paths,
         invitations: Option<&Invitations>,
     ) -> Result<(), Fault> {
-        paths.create()?;
-        store_key(&paths.admin_key_file(), &self.admin)?;
-        store_key(&paths.node_key_file(), &self.key)?;
-        if let Some(invitations) = invitations {
-            write_whole(&paths.invitations_file(), 0o600, &encode_invitations(invitations))?;
-        }
-        // Write this file last: it makes the machine a node.
-        RosterFile::create(&paths.roster_file(), &self.changes).inspect_err(|_| {
-            if invitations.is_some() {
-                // Another mesh of this name must not find them.
-                let _ = fs::remove_file(paths.invitations_file());
+        paths.check_complete()?;
+        let write = || {
+            paths.create()?;
+            store_key(&paths.admin_key_file(), &self.admin)?;
+            store_key(&paths.node_key_file(), &self.key)?;
+            if let Some(invitations) = invitations {
+                write_whole(&paths.invitations_file(), 0o600, &encode_invitations(invitations))?;
+            }
+            // Write this file last: it makes the machine a node.
+            RosterFile::create(&paths.roster_file(), &self.changes)
+        };
+        write().inspect_err(|_| {
+            // Another mesh of this name must not find them.
+            for file in [paths.admin_key_file(), paths.node_key_file(), paths.invitations_file()] {
+                let _ = fs::remove_file(file);
             }
         })
     }
@@ -240,6 +244,34 @@ mod tests {
         let admin = state.admin.current().unwrap().unwrap().public_hash();
         assert!(roster.admins().contains(&admin));
         assert!(roster.warnings().is_empty());
+    }
+
+    #[test]
+    fn the_keys_of_a_mesh_that_was_restored_in_part_are_not_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths::new(Some(dir.path()), "home").unwrap();
+        found(&paths, &hub()).unwrap();
+        let keys = || [paths.admin_key_file(), paths.node_key_file()].map(|key| fs::read(key).ok());
+        let before = keys();
+        let away = dir.path().join("away");
+        fs::rename(paths.roster_file(), &away).unwrap();
+        let refused = found(&paths, &hub()).unwrap_err().to_string();
+        assert!(refused.contains("roster is missing"), "{refused}");
+        assert_eq!(keys(), before);
+        fs::rename(&away, paths.roster_file()).unwrap();
+        State::open(&paths).unwrap();
+    }
+
+    /// A file system that becomes full, for example.
+    #[test]
+    fn a_mesh_that_cannot_be_written_leaves_no_keys() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths::new(Some(dir.path()), "home").unwrap();
+        fs::create_dir_all(paths.roster_file().join("in the way")).unwrap();
+        found(&paths, &hub()).unwrap_err();
+        assert!(!paths.admin_key_file().exists() && !paths.node_key_file().exists());
+        fs::remove_dir_all(paths.roster_file()).unwrap();
+        found(&paths, &hub()).unwrap();
     }
 
     #[test]

@@ -78,10 +78,11 @@ pub fn join(
     on_waiting: impl FnMut(&Waiting),
 ) -> Result<JoinOutcome, Fault> {
     let token: Token = token.parse().map_err(|error| Fault::operator(format!("{error}")))?;
-    if let Some(mesh) = &choices.mesh
-        && Paths::new(dir, mesh)?.exists()
-    {
-        return Err(taken(mesh));
+    match &choices.mesh {
+        Some(mesh) if Paths::new(dir, mesh)?.exists() => return Err(taken(mesh)),
+        Some(mesh) => Paths::new(dir, mesh)?.check_complete()?,
+        // The name of the mesh is not known yet.
+        None => Paths::check_all_complete(dir)?,
     }
     // If the disk were full, a new member would lose its key after using up the token.
     check_room(&paths::Paths::new(dir)?.data)?;

@@ -14,6 +14,10 @@ const MAX_NAME: usize = 10;
 /// The file whose presence marks a folder as a mesh's.
 const ROSTER: &str = "roster";
 
+/// The files with a node's key and with an admin's.
+const NODE_KEY: &str = "node.key";
+const ADMIN_KEY: &str = "admin.key";
+
 /// The files of the node of one mesh.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Paths {
@@ -67,9 +71,39 @@ impl Paths {
     /// Returns whether this machine is in no mesh.
     ///
     /// # Errors
-    /// The folder of meshes cannot be read; `dir` is not a valid path.
+    /// The folder of meshes cannot be read, or one in it was restored in part; `dir` is not a valid path.
     pub fn is_none(dir: Option<&Path>) -> Result<bool, Fault> {
+        Self::check_all_complete(dir)?;
         Ok(names(dir)?.is_empty())
+    }
+
+    /// Refuses any folder that [`Self::check_complete`] refuses.
+    ///
+    /// # Errors
+    /// There is one, or the folder of meshes cannot be read; `dir` is not a valid path.
+    pub(crate) fn check_all_complete(dir: Option<&Path>) -> Result<(), Fault> {
+        for key in [NODE_KEY, ADMIN_KEY] {
+            for name in paths::folders_with(&folder(dir)?, key)? {
+                Self::new(dir, &name)?.check_complete()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses a folder that has a node's key but no roster, because another node there would replace the key.
+    ///
+    /// # Errors
+    /// The folder was restored in part, or the creation of its node was interrupted.
+    pub(crate) fn check_complete(&self) -> Result<(), Fault> {
+        let keys = [self.node_key_file(), self.admin_key_file()];
+        match keys.iter().find(|key| key.exists()) {
+            Some(key) if !self.exists() => Err(Fault::environment(format!(
+                "{} is missing, although there is {}: restore the whole folder from a backup, or move it away to begin again",
+                self.roster_file().display(),
+                key.display()
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// Returns whether this machine is a node of the mesh.
@@ -89,12 +123,12 @@ impl Paths {
 
     /// Returns the path of the node's key; mode 0600.
     pub fn node_key_file(&self) -> PathBuf {
-        self.folders.state.join("node.key")
+        self.folders.state.join(NODE_KEY)
     }
 
     /// Returns the path of an admin's key; mode 0600. Most machines have none.
     pub fn admin_key_file(&self) -> PathBuf {
-        self.folders.state.join("admin.key")
+        self.folders.state.join(ADMIN_KEY)
     }
 
     /// Returns the path of the roster's changes.
@@ -205,5 +239,21 @@ mod tests {
         assert!(find(None).unwrap_err().to_string().contains("(one, two)"));
         assert_eq!(find(Some("two")).unwrap().name(), "two");
         assert!(find(Some("three")).is_err());
+    }
+
+    #[test]
+    fn a_folder_that_was_restored_in_part_is_no_place_for_another_node() {
+        for key in [NODE_KEY, ADMIN_KEY] {
+            let dir = tempfile::tempdir().unwrap();
+            assert!(Paths::is_none(Some(dir.path())).unwrap());
+            let paths = Paths::new(Some(dir.path()), "office").unwrap();
+            paths.create().unwrap();
+            fs::write(paths.folders.state.join(key), "key").unwrap();
+            let missing = Paths::is_none(Some(dir.path())).unwrap_err().to_string();
+            assert!(missing.contains("roster is missing") && missing.contains(key), "{missing}");
+            assert!(missing.contains("from a backup"), "{missing}");
+            fs::write(paths.roster_file(), "").unwrap();
+            assert!(!Paths::is_none(Some(dir.path())).unwrap());
+        }
     }
 }

@@ -72,7 +72,14 @@ pub(crate) fn store_key(path: &Path, key: &SigningKey) -> Result<(), Fault> {
 /// # Errors
 /// The file cannot be read, or contains no key.
 pub(crate) fn load_key(path: &Path) -> Result<SigningKey, Fault> {
-    let text = fs::read_to_string(path).map_err(|error| file_fault("cannot read", path, &error))?;
+    let text = fs::read_to_string(path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => Fault::environment(format!(
+            "{} is missing, although this machine is in the mesh: restore the whole folder from a backup, or move it away and \
+             join the mesh again",
+            path.display()
+        )),
+        _ => file_fault("cannot read", path, &error),
+    })?;
     let text = Zeroizing::new(text);
     decode_key(&text).ok_or_else(|| {
         Fault::environment(format!(
@@ -205,6 +212,7 @@ mod tests {
     fn a_key_is_read_as_it_was_written_and_is_for_its_owner_alone() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("node.key");
+        assert!(load_key(&path).unwrap_err().to_string().contains("from a backup"));
         let key = new_key().unwrap();
         store_key(&path, &key).unwrap();
         assert_eq!(load_key(&path).unwrap().seed(), key.seed());
