@@ -30,6 +30,20 @@ pub(super) async fn version(client: &impl GenericClient) -> Result<Option<i32>, 
     Ok(Some(version))
 }
 
+/// Checks that this version of adit supports the version of a network.
+///
+/// # Errors
+/// Another version of adit created or changed the network.
+pub(super) fn check_version(version: i32) -> Result<(), String> {
+    if version == sql::VERSION {
+        return Ok(());
+    }
+    Err(format!(
+        "the network in the database has version {version}, and this adit supports {}; use the adit that its other nodes use",
+        sql::VERSION
+    ))
+}
+
 /// Reads the network's row and its MAC, if this version of adit supports the network's version.
 ///
 /// # Errors
@@ -38,14 +52,7 @@ pub(super) async fn network(
     client: &impl GenericClient,
 ) -> Result<(NetworkRecord, Vec<u8>), Fault> {
     match version(client).await? {
-        Some(sql::VERSION) => {}
-        Some(other) => {
-            return Err(Fault::operator(format!(
-                "the network in the database has version {other}, and this adit supports {}; use the adit that its other \
-                 nodes use",
-                sql::VERSION
-            )));
-        }
+        Some(version) => check_version(version).map_err(Fault::operator)?,
         None => {
             return Err(Fault::operator(
                 "the database has no network; create one with: adit postgres init URL --network CIDR",

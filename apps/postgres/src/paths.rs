@@ -11,6 +11,9 @@ const MAX_NAME: usize = 16;
 /// The file that marks a folder as a network's.
 const SETTINGS: &str = "node.toml";
 
+/// The file with the node's keys.
+const SECRETS: &str = "node.key";
+
 /// The files of the node of one network. `node.toml`, `node.key` and `pins` are in the folder of the settings, and
 /// `positions` is in that of the state.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,11 +57,18 @@ impl Paths {
         let folder = paths::Paths::new(dir)?.config.join("postgres");
         match &paths::folders_with(&folder, SETTINGS)?[..] {
             [name] => Self::new(dir, name),
-            [] => Err(Fault::operator(format!(
-                "this machine is in no network (nothing in {}); create one with: adit postgres init URL --network CIDR; \
-                 or join one with: adit postgres join URL",
-                folder.display()
-            ))),
+            [] => Err(match paths::folders_with(&folder, SECRETS)?.first() {
+                Some(name) => Fault::environment(format!(
+                    "{} has a node's keys, and {SETTINGS} is missing: restore the whole folder from a backup, or remove it and join \
+                     again",
+                    folder.join(name).display()
+                )),
+                None => Fault::operator(format!(
+                    "this machine is in no network (nothing in {}); create one with: adit postgres init URL --network CIDR; \
+                     or join one with: adit postgres join URL",
+                    folder.display()
+                )),
+            }),
             several => Err(Fault::operator(format!(
                 "this machine is in several networks ({}); choose one: --network-name NAME",
                 several.join(", ")
@@ -84,7 +94,7 @@ impl Paths {
     /// Returns the path of the file with the node's keys, the network's key, and the password of its role, with mode
     /// 0600.
     pub fn secrets_file(&self) -> PathBuf {
-        self.folders.config.join("node.key")
+        self.folders.config.join(SECRETS)
     }
 
     /// Returns the path of the file with the network's later keys, with mode 0600. The running node writes it.
@@ -153,6 +163,13 @@ mod tests {
             paths.create().unwrap();
             fs::write(paths.settings_file(), "").unwrap();
         };
+        // A folder that was restored in part.
+        let part = Paths::new(Some(dir.path()), "part").unwrap();
+        part.create().unwrap();
+        fs::write(part.secrets_file(), "").unwrap();
+        let missing = find(None).unwrap_err().to_string();
+        assert!(missing.contains("node.toml is missing") && missing.contains("part"), "{missing}");
+        fs::remove_file(part.secrets_file()).unwrap();
         add("one");
         assert_eq!(find(None).unwrap().name(), "one");
         add("two");

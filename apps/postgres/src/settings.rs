@@ -221,6 +221,13 @@ impl Secrets {
     /// their content.
     pub fn load(paths: &Paths) -> Result<Self, Fault> {
         let path = paths.secrets_file();
+        if paths.settings_file().exists() && !path.exists() {
+            return Err(Fault::environment(format!(
+                "{} is missing, although this machine is a node: restore the whole folder from a backup, or remove the node \
+                 and join again",
+                path.display()
+            )));
+        }
         let text = Zeroizing::new(read(&path)?);
         private(&path)?;
         let secrets = Self::parse(&text).ok_or_else(|| {
@@ -387,6 +394,11 @@ mod tests {
 
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
         assert!(Secrets::load(&paths).unwrap_err().to_string().contains("chmod 600"));
+        // A folder that was restored in part.
+        fs::remove_file(&path).unwrap();
+        assert!(Secrets::load(&paths).unwrap_err().to_string().contains("there is no"));
+        sample().store(&paths).unwrap();
+        assert!(Secrets::load(&paths).unwrap_err().to_string().contains("from a backup"));
         fs::write(&path, "password = geheim\n").unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
         let fault = Secrets::load(&paths).unwrap_err().to_string();

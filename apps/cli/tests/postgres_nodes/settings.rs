@@ -63,6 +63,21 @@ impl Net {
     }
 }
 
+/// As if a newer version of adit had changed the database.
+#[test]
+fn a_network_of_a_newer_version_is_named_as_such() {
+    let Some(net) = Net::new() else { return };
+    let version = net.sql("UPDATE adit.network SET version = version + 1 RETURNING version - 1");
+    let sentence = format!("and this adit supports {}", version.lines().next().unwrap());
+    for words in
+        [&["status"][..], &["verify"], &["invite"], &["rekey"], &["set", "--retention", "2GB"]]
+    {
+        net.refused("hub", words, &sentence);
+    }
+    net.sql("UPDATE adit.network SET version = version - 1");
+    net.done("hub", &["verify"]);
+}
+
 #[test]
 fn the_owner_changes_the_settings_and_the_database_does_not() {
     let Some(mut net) = Net::new() else { return };

@@ -11,7 +11,7 @@ use tokio_postgres::{Client, Row};
 
 use super::pages::Source;
 use super::{Keys, LogAccess};
-use crate::admin::{open, statement_fault};
+use crate::admin::{check_version, open, statement_fault};
 use crate::keys::{self, KeyFollower};
 use crate::node::directory;
 use adit_runtime::clock::{now, unix_time};
@@ -75,6 +75,8 @@ impl<'k> View<'k> {
         let row =
             client.query_opt(directory::NETWORK, &[]).await.map_err(|error| missing(&error))?;
         let row = row.ok_or_else(no_network)?;
+        let version = row.try_get(0).map_err(|_| no_network())?;
+        check_version(version).map_err(Fault::operator)?;
         let tag = row.try_get::<_, String>(1).map_err(|_| no_network())?;
         let (ring, doubt) = keys_of(access, &client, &tag).await?;
         let source = match &access.keys {

@@ -20,6 +20,7 @@ use tokio_postgres::{Client, GenericClient, Row};
 
 use super::db_error::DbError;
 pub(crate) use super::pins::Pins;
+use crate::admin::check_version;
 
 /// The maximum number of rows to read from a table, with room for forged rows.
 const ROWS: i64 = 4 * limits::PEERS as i64;
@@ -131,6 +132,7 @@ impl Tables {
 /// Reads the tables.
 pub(crate) async fn load(client: &Client, me: NodeId) -> Result<Tables, DbError> {
     let network = client.query_one(NETWORK, &[]).await?;
+    check_version(network.try_get(0)?).map_err(DbError::new)?;
     let settings = settings_rows(client).await?;
     // The database may not respect the limit.
     let most = usize::try_from(ROWS).unwrap_or(usize::MAX);

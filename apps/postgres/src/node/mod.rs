@@ -58,7 +58,7 @@ use super::change::in_words;
 use super::{Paths, Secrets, Settings};
 use adit_runtime::clock::now;
 use adit_runtime::control::{Request, Response, StatusReport};
-use adit_runtime::fault::Fault;
+use adit_runtime::fault::{Fault, file_fault};
 use adit_runtime::helper;
 use adit_runtime::host::{ApplyOutcome, HostHandle};
 use adit_runtime::instance::{self, Controls, EndReason, Instance};
@@ -159,9 +159,7 @@ fn settings(paths: &Paths, options: &UpOptions) -> Result<Settings, Fault> {
 fn only_one(paths: &Paths) -> Result<File, Fault> {
     let path = paths.lock_file();
     let open = OpenOptions::new().write(true).create(true).truncate(false).open(&path);
-    let file = open.map_err(|error| {
-        Fault::environment(format!("cannot open {}: {error}; run it as root", path.display()))
-    })?;
+    let file = open.map_err(|error| file_fault("cannot open", &path, &error))?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
         Err(_) => Err(Fault::environment(format!(
@@ -180,9 +178,8 @@ async fn serve(
 ) -> Result<(), Fault> {
     let target = settings.target(&secrets)?;
     let pins = Pins::load(&paths.pins_file())?;
-    let positions = Positions::open(&paths.positions_file()).map_err(|error| {
-        Fault::environment(format!("cannot open {}: {error}", paths.positions_file().display()))
-    })?;
+    let positions = Positions::open(&paths.positions_file())
+        .map_err(|error| file_fault("cannot open", &paths.positions_file(), &error))?;
     let tun = host::Device::Tun(Some(settings.device.clone()));
     let (mut host, device) = HostHandle::open(&tun, plane_backend::tun_offloads(), 1)?;
     let mut device = device.ok_or_else(|| Fault::ours("there is no device"))?;
