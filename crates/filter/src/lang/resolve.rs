@@ -326,7 +326,9 @@ fn overlap(placed: &[(Element, Span)], single: bool, map: bool) -> Option<Overla
             plain.retain(reaches);
             work = work.saturating_add(plain.len());
         }
-        let others = ranged.iter().chain(plain.iter().filter(|_| wide));
+        // Without this distinction, a list of addresses would be compared with itself.
+        let singles: &[_] = if wide { &plain } else { &[] };
+        let others = ranged.iter().chain(singles);
         let cross = |(e, _): &&&(Element, Span)| {
             let mut both = e.key.iter().zip(&current.0.key);
             both.all(|(a, b)| a.first <= b.last && b.first <= a.last)
