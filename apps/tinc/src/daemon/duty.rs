@@ -143,8 +143,6 @@ impl TincDuty {
         policy.add_metrics(self.metrics.as_ref());
         policy.folders.insert(net.hosts(), is_host);
         policy.folders.insert(conf_d, is_conf);
-        // Keys that the net tells about nodes without one.
-        policy.writable.extend(keyless_hosts(&net));
         policy
     }
 
@@ -183,13 +181,6 @@ pub(super) fn program(path: &Path) -> Program {
 fn is_executable(path: &Path) -> bool {
     std::fs::metadata(path)
         .is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
-}
-
-/// Returns the host files without a public key.
-fn keyless_hosts(net: &Net) -> Vec<PathBuf> {
-    let names = crate::exchange::host_names(net).unwrap_or_default();
-    let keyless = |name| crate::keys::read_public(net, name).is_err();
-    names.iter().filter(|name| keyless(name)).map(|name| net.host_file(name)).collect()
 }
 
 #[cfg(test)]
@@ -237,11 +228,10 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn only_host_files_without_a_key_may_be_written() {
+    fn no_file_of_the_net_may_be_written_but_through_requests_of_its_own() {
         let folder = Folder::new();
-        folder.run(b"", false, crate::keys::generate_ed25519);
         let policy = duty(&folder).policy();
-        assert_eq!(policy.writable, [folder.net.hosts().join("bob")].into());
+        assert!(policy.writable.is_empty());
         assert!(policy.readable.contains(&folder.net.server_file()));
     }
 

@@ -1,5 +1,6 @@
-//! The requests of a running daemon that need the privileges of its start: taking invitations, creating the host files of new nodes, and
-//! starting the command of `Proxy = exec`. The helper process carries them out or, without one, the daemon itself.
+//! The requests of a running daemon that need the privileges of its start: taking invitations, creating the host files of new nodes, storing
+//! keys that came over the net, and starting the command of `Proxy = exec`. The helper process carries them out or, without one, the daemon
+//! itself.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -14,6 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::SystemTime;
 
 use adit_runtime::helper::{self, Problem, RequestCheck};
+use adit_tinc::config::{Entries, HostConfig};
 use adit_tinc::invitation::MAX_FILE;
 use adit_tinc::join::{Claim, invited_node};
 use adit_tinc::keys::PublicKey;
@@ -22,11 +24,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::duty::TincDuty;
+use crate::conf_file::read_text;
 use crate::invite::is_invitation;
 use crate::net::Net;
 
 /// The number of nodes whose invitation was taken and that were not admitted yet. The first ones by name are forgotten.
 const MAX_INVITED: usize = 1024;
+
+/// The number of keys that are stored while a daemon runs.
+const MAX_STORED: usize = 4096;
 
 /// The number of commands of `Proxy = exec` that run at a time.
 const MAX_COMMANDS: usize = 64;
@@ -43,6 +49,13 @@ pub(super) enum TincRequest {
     /// Create the host file of a node whose invitation was taken.
     Admit {
         /// The new node.
+        node: String,
+        /// Its public key.
+        key: String,
+    },
+    /// Append the public key of a node, which came over the net, to its host file, unless that has one. The file may be new.
+    Store {
+        /// The node.
         node: String,
         /// Its public key.
         key: String,
@@ -64,13 +77,19 @@ impl TincRequest {
             Self::Claim(file) if !is_invitation(file) => {
                 Err("claim: an invitation's file has another name".to_owned())
             }
-            Self::Admit { node, .. } | Self::Connect { node, .. } if !is_node(node) => {
+            Self::Admit { node, .. } | Self::Store { node, .. } | Self::Connect { node, .. }
+                if !is_node(node) =>
+            {
                 Err("the node's name is invalid".to_owned())
             }
-            Self::Admit { key, .. } if key.parse::<PublicKey>().is_err() => {
-                Err("admit: the public key is invalid".to_owned())
+            Self::Admit { key, .. } | Self::Store { key, .. }
+                if key.parse::<PublicKey>().is_err() =>
+            {
+                Err("the public key is invalid".to_owned())
             }
-            Self::Claim(_) | Self::Admit { .. } | Self::Connect { .. } => Ok(()),
+            Self::Claim(_) | Self::Admit { .. } | Self::Store { .. } | Self::Connect { .. } => {
+                Ok(())
+            }
         }
     }
 }
@@ -91,6 +110,8 @@ impl RequestCheck for TincRequestCheck {
 pub(super) struct RequestHandler {
     /// The nodes whose invitation was taken.
     invited: BTreeSet<NodeName>,
+    /// The number of keys that were stored.
+    stored: usize,
     /// The number of commands that run.
     commands: Arc<AtomicUsize>,
 }
@@ -114,6 +135,15 @@ impl RequestHandler {
                     return Err(refused("admit: the node was not invited"));
                 }
                 create_host(&net, &node, key).map_err(system)?;
+                Ok(None)
+            }
+            TincRequest::Store { node, key } => {
+                let node: NodeName = node.parse().map_err(|_| refused("the node's name"))?;
+                if node.as_str() == duty.name || self.stored >= MAX_STORED {
+                    return Err(refused("store: this node's own key, or too many"));
+                }
+                store_key(&net, &node, key).map_err(system)?;
+                self.stored = self.stored.saturating_add(1);
                 Ok(None)
             }
             TincRequest::Connect { node, address } => match &duty.proxy_command {
@@ -200,6 +230,26 @@ fn create_host(net: &Net, node: &NodeName, key: &str) -> io::Result<()> {
     written
 }
 
+/// Appends a key to the host file of a node that has none, as tinc does.
+fn store_key(net: &Net, node: &NodeName, key: &str) -> io::Result<()> {
+    let path = net.host_file(node);
+    let text = match read_text(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return create_host(net, node, key);
+        }
+        read => read?,
+    };
+    let (host, _) = HostConfig::read_other(Entries::default(), "", &text, |_| {});
+    // A key from the net must not replace one that its owner has passed on.
+    if host.public_key.is_some() || host.public_key_file.is_some() || host.unusable_key {
+        return Err(io::Error::from_raw_os_error(rustix::io::Errno::EXIST.raw_os_error()));
+    }
+    let newline = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
+    let mut file = OpenOptions::new().append(true).open(&path)?;
+    file.write_all(format!("{newline}Ed25519PublicKey = {key}\n").as_bytes())?;
+    file.sync_all()
+}
+
 /// The daemon's side of the requests.
 #[derive(Debug)]
 pub(super) struct Privileged {
@@ -244,6 +294,12 @@ impl Privileged {
     /// Creates the host file of a new node.
     pub(super) fn admit(&mut self, node: &NodeName, key: &PublicKey) -> io::Result<()> {
         let request = TincRequest::Admit { node: node.to_string(), key: key.to_string() };
+        self.call(&request).map(drop)
+    }
+
+    /// Stores the key of a node, which came over the net.
+    pub(super) fn store_key(&mut self, node: &NodeName, key: &PublicKey) -> io::Result<()> {
+        let request = TincRequest::Store { node: node.to_string(), key: key.to_string() };
         self.call(&request).map(drop)
     }
 
@@ -357,6 +413,51 @@ mod tests {
         assert_eq!(folder.read("hosts/carol"), "Port = 7\n");
     }
 
+    /// Specification 9.4: tinc creates the file as well.
+    #[test]
+    fn a_key_from_the_net_is_stored_unless_there_is_one() {
+        let folder = Folder::new();
+        let mut privileged = privileged(&folder, None);
+        let mut store = |node: &str| privileged.store_key(&node.parse().unwrap(), &key());
+        let line = format!("Ed25519PublicKey = {}\n", key());
+        for (before, expected) in [
+            (None, line.clone()),
+            (Some(""), line.clone()),
+            (Some("Port = 7\n"), format!("Port = 7\n{line}")),
+            (Some("Port = 7"), format!("Port = 7\n{line}")),
+        ] {
+            let _ = fs::remove_file(folder.net.config.join("hosts/bob"));
+            before.iter().for_each(|text| folder.write("hosts/bob", text));
+            store("bob").unwrap();
+            assert_eq!(folder.read("hosts/bob"), expected);
+            let node = "bob".parse().unwrap();
+            assert_eq!(crate::keys::read_public(&folder.net, &node).unwrap(), key());
+        }
+        for text in [
+            line.as_str(),
+            "Ed25519PublicKey = damaged\n",
+            "Ed25519PublicKeyFile = bob.pub\n",
+            "-----BEGIN ED25519 PUBLIC KEY-----\nx\n-----END ED25519 PUBLIC KEY-----\n",
+        ] {
+            folder.write("hosts/bob", text);
+            assert_eq!(store("bob").unwrap_err().kind(), io::ErrorKind::AlreadyExists, "{text}");
+            assert_eq!(folder.read("hosts/bob"), text);
+        }
+        assert_eq!(store("alice").unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        assert_eq!(folder.read("hosts/alice"), "");
+    }
+
+    #[test]
+    fn a_bounded_number_of_keys_is_stored() {
+        let folder = Folder::new();
+        let mut privileged = privileged(&folder, None);
+        privileged.handler.stored = MAX_STORED - 1;
+        privileged.store_key(&"bob".parse().unwrap(), &key()).unwrap();
+        let refused = privileged.store_key(&"carol".parse().unwrap(), &key()).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+        assert!(!folder.net.config.join("hosts/carol").exists());
+    }
+
     #[test]
     fn each_word_of_a_request_is_checked() {
         let check = |request: &TincRequest| {
@@ -375,6 +476,12 @@ mod tests {
         assert_eq!(admit("../carol", &good), Err(()));
         assert_eq!(admit(&"c".repeat(MAX_CONFIGURED_NAME + 1), &good), Err(()));
         assert_eq!(admit("carol", &format!("{good}\nSubnet = 0.0.0.0/0")), Err(()));
+        let store = |node: &str, key: &str| {
+            check(&TincRequest::Store { node: node.to_owned(), key: key.to_owned() })
+        };
+        assert_eq!(store("carol", &good), Ok(()));
+        assert_eq!(store("../carol", &good), Err(()));
+        assert_eq!(store("carol", &format!("{good}\nSubnet = 0.0.0.0/0")), Err(()));
         let address = "192.0.2.1:655".parse().unwrap();
         let connect = |node: &str| check(&TincRequest::Connect { node: node.to_owned(), address });
         assert_eq!((connect("bob"), connect("b b")), (Ok(()), Err(())));

@@ -8,7 +8,6 @@ use adit_engine::Instant;
 use adit_runtime::clock::{now, unix_time};
 use adit_runtime::control::{Request, Response, StatusReport};
 use adit_runtime::fault::Fault;
-use adit_runtime::helper::files::{self, WriteMode};
 use adit_runtime::instance::{EndReason, Instance};
 use adit_runtime::metrics::{PeerSample, Samples};
 use adit_runtime::say;
@@ -310,16 +309,9 @@ impl Running {
         }
     }
 
-    /// Appends a key to the host file of its node, as tinc does.
-    fn store_key(&self, node: &NodeName, key: &PublicKey) {
-        use std::io::Write;
-        let path = self.net.host_file(node);
-        let is_open = |content: Vec<u8>| content.last().is_some_and(|last| *last != b'\n');
-        let newline = if files::contents(&path).is_ok_and(is_open) { "\n" } else { "" };
-        let line = format!("{newline}Ed25519PublicKey = {key}\n");
-        let stored = files::write(&path, WriteMode::Append)
-            .and_then(|mut file| file.write_all(line.as_bytes()));
-        if let Err(error) = stored {
+    fn store_key(&mut self, node: &NodeName, key: &PublicKey) {
+        if let Err(error) = self.privileged.store_key(node, key) {
+            let path = self.net.host_file(node);
             tracing::warn!(
                 "the key of {node} is known until the daemon ends: {}: {error}",
                 path.display()
