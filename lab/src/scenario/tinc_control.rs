@@ -190,15 +190,8 @@ impl Talker {
         let mut own = ServerConfig { auto_connect: false, ..ServerConfig::default() };
         own.own.tcp_only = true;
         own.connect_to = vec![other.clone()];
-        let config = NodeConfig {
-            name,
-            key,
-            server: own,
-            hosts: [(other, server)].into(),
-            udp_port: 655,
-            learn_keys: false,
-            legacy_nodes: false,
-        };
+        let config =
+            NodeConfig { name, key, server: own, hosts: [(other, server)].into(), udp_port: 655 };
         let began = Clock::now();
         let node = Node::new(config, Self::at(began), Random::new([8; 32]));
         Ok(Self { node, connection: None, began, announced: false })

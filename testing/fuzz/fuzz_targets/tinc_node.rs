@@ -74,8 +74,6 @@ impl Pair {
             server,
             hosts: BTreeMap::from([(name("bob"), host)]),
             udp_port: 655,
-            learn_keys: true,
-            legacy_nodes: true,
         };
         let mut node = Node::new(config, now, Random::new([1; 32]));
         let mut random = Random::new([2; 32]);

@@ -61,7 +61,7 @@ pub(super) fn counterpart(variable: &str) -> Option<Counterpart> {
         | "SPTPSCipher"
         | "SPTPSKex" => Covered,
         // Members and their networks are signed, so no node believes more than that.
-        "StrictSubnets" | "TunnelServer" => Covered,
+        "LearnKeys" | "LegacyNodes" | "StrictSubnets" | "TunnelServer" => Covered,
         // tinc's own work.
         "ClampMSS" | "DisableBuggyPeers" | "GraphDumpFile" | "Hostnames" | "IffOneQueue"
         | "LogLevel" | "MACExpire" | "Sandbox" | "UPnPDiscoverWait" | "UPnPRefreshPeriod" => {

@@ -137,8 +137,6 @@ mod tests {
             server: ServerConfig::default(),
             hosts: [host("bob"), host("carol")].into(),
             udp_port: 655,
-            learn_keys: true,
-            legacy_nodes: true,
         };
         Node::new(config, START, Random::new([1; 32]))
     }

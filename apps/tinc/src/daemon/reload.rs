@@ -61,6 +61,8 @@ fn take_over(old: &mut ServerConfig, new: ServerConfig) -> Vec<&'static str> {
         interface,
         invitation_expire,
         key_expire,
+        learn_keys,
+        legacy_nodes,
         listen_address,
         local_discovery,
         mac_expire,
@@ -116,6 +118,8 @@ fn take_over(old: &mut ServerConfig, new: ServerConfig) -> Vec<&'static str> {
     old.connect_to = connect_to;
     old.invitation_expire = invitation_expire;
     old.key_expire = key_expire;
+    old.learn_keys = learn_keys;
+    old.legacy_nodes = legacy_nodes;
     old.local_discovery = local_discovery;
     old.max_connection_burst = max_connection_burst;
     old.max_output_buffer_size = max_output_buffer_size;
@@ -188,6 +192,8 @@ mod tests {
             "ConnectTo = bob",
             "InvitationExpire = 7",
             "KeyExpire = 7",
+            "LearnKeys = no",
+            "LegacyNodes = no",
             "LocalDiscovery = no",
             "MaxConnectionBurst = 7",
             "MaxOutputBufferSize = 7",

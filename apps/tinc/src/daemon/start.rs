@@ -197,15 +197,7 @@ async fn serve(
     let mut scripts = Scripts::new(net.config.clone(), variables);
     scripts.push_path("tinc-up", &[]);
     scripts.finish().await;
-    let config = NodeConfig {
-        name,
-        key,
-        server: server.clone(),
-        hosts,
-        udp_port: port,
-        learn_keys: true,
-        legacy_nodes: true,
-    };
+    let config = NodeConfig { name, key, server: server.clone(), hosts, udp_port: port };
     let router = Router::new(RouterSettings::from(&server));
     let mut node = Node::new(config, now(), random::generator()?);
     let address_cache = AddressCache::load(duty.addresses(), &mut node, now());

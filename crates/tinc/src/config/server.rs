@@ -1,13 +1,17 @@
 //! `tinc.conf`: the settings of the node itself.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use crate::config::values::{choice, host_and_port, number, refused, seconds, yes_or_no};
-use crate::config::{ConfigError, Entries, HostConfig, Mistakes, Reason, Warning};
+use crate::config::{
+    ConfigError, Entries, Entry, HostConfig, Mistakes, Reason, Warning, WarningReason,
+};
 use crate::name::NodeName;
 use crate::sptps::WindowSize;
 use crate::subnet::Subnet;
+
+const UNCOMPRESSED: &str = "adit sends and receives packets uncompressed, which every node accepts";
 
 /// How packets find their destination. All nodes of a net must have the same mode.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
@@ -55,6 +59,17 @@ pub enum AddressFamily {
     V4,
     /// IPv6.
     V6,
+}
+
+impl AddressFamily {
+    /// Returns whether an address is of the family.
+    pub fn includes(self, address: &SocketAddr) -> bool {
+        match self {
+            Self::Any => true,
+            Self::V4 => address.is_ipv4(),
+            Self::V6 => address.is_ipv6(),
+        }
+    }
 }
 
 /// The kind of virtual device.
@@ -116,6 +131,10 @@ pub struct ServerConfig {
     pub interface: Option<String>,
     pub invitation_expire: Duration,
     pub key_expire: Duration,
+    /// Keys of nodes without one are accepted from the net, once.
+    pub learn_keys: bool,
+    /// Packets are exchanged with nodes of tinc 1.0 through the neighbours on the way, which can read them.
+    pub legacy_nodes: bool,
     pub listen_address: Vec<BindAddress>,
     pub local_discovery: bool,
     pub mac_expire: Duration,
@@ -166,6 +185,8 @@ impl Default for ServerConfig {
             interface: None,
             invitation_expire: seconds(604_800),
             key_expire: seconds(3600),
+            learn_keys: true,
+            legacy_nodes: true,
             listen_address: Vec::new(),
             local_discovery: true,
             mac_expire: seconds(600),
@@ -199,10 +220,17 @@ impl ServerConfig {
     /// Fails if a line is invalid or refused.
     pub fn read(entries: &Entries) -> Result<(Self, Vec<Warning>), ConfigError> {
         let mut config = Self::default();
-        let warnings = entries.apply(false, Mistakes::LikeTinc, |name, value| {
+        let mut warnings = entries.apply(false, Mistakes::LikeTinc, |name, value| {
             config.set(name, value)?;
             config.own.set(name, value)
         })?;
+        let is_compression = |entry: &&Entry| entry.name.eq_ignore_ascii_case("Compression");
+        if config.own.compression > 0
+            && let Some(entry) = entries.iter().find(is_compression)
+        {
+            let reason = WarningReason::NotSupported(UNCOMPRESSED);
+            warnings.push(Warning { entry: entry.clone(), reason });
+        }
         config.strict_subnets |= config.tunnel_server;
         Ok((config, warnings))
     }
@@ -263,6 +291,8 @@ impl ServerConfig {
             "Interface" => self.interface = Some(value.to_owned()),
             "InvitationExpire" => self.invitation_expire = seconds(value)?,
             "KeyExpire" => self.key_expire = seconds(value)?,
+            "LearnKeys" => self.learn_keys = yes_or_no(value)?,
+            "LegacyNodes" => self.legacy_nodes = yes_or_no(value)?,
             "ListenAddress" => self.listen_address.push(bind_address(value)?),
             "LocalDiscovery" => self.local_discovery = yes_or_no(value)?,
             "MACExpire" => self.mac_expire = seconds(value)?,

@@ -87,9 +87,16 @@ fn server_warnings(text: &str) -> (ServerConfig, Vec<String>) {
 
 #[test]
 fn what_follows_a_number_has_no_effect() {
-    let config = server(
+    let (config, warnings) = server_warnings(
         "PingInterval = 30 # seconds\nPingTimeout = 7s\nCompression = 9 # max\nFWMark = +3\nWeight = -5 x\n",
     );
+    assert_eq!(
+        warnings,
+        [
+            "tinc.conf:3: Compression: ignored: adit sends and receives packets uncompressed, which every node accepts"
+        ]
+    );
+    assert!(server_warnings("Compression = 0\n").1.is_empty());
     assert_eq!(config.ping_interval, Duration::from_secs(30));
     assert_eq!(config.ping_timeout, Duration::from_secs(7));
     assert_eq!((config.own.compression, config.fwmark, config.own.weight), (9, 3, Some(-5)));
@@ -247,10 +254,10 @@ fn an_empty_file_has_the_defaults_of_the_manual() {
 fn every_variable_reaches_its_setting() {
     let text = "AddressFamily = ipv6\nAutoConnect = no\nBindToAddress = * 700\nBindToAddress = 192.0.2.1\n\
         BindToInterface = eth0\nBroadcast = direct\nBroadcastSubnet = 10.255.255.255\nClampMSS = no\n\
-        Compression = 9\nDecrementTTL = yes\nDevice = /dev/net/tun\nDeviceStandby = yes\nDeviceType = tap\n\
+        Compression = 0\nDecrementTTL = yes\nDevice = /dev/net/tun\nDeviceStandby = yes\nDeviceType = tap\n\
         DirectOnly = yes\nEd25519PrivateKeyFile = k\nExperimentalProtocol = yes\nForwarding = kernel\n\
-        FWMark = 7\nIndirectData = yes\nInvitationExpire = 60\nKeyExpire = 61\nListenAddress = ::1\n\
-        LocalDiscovery = no\nMACExpire = 62\nMaxConnectionBurst = 3\nMaxOutputBufferSize = 1000\n\
+        FWMark = 7\nIndirectData = yes\nInvitationExpire = 60\nKeyExpire = 61\nLearnKeys = no\n\
+        LegacyNodes = no\nListenAddress = ::1\nLocalDiscovery = no\nMACExpire = 62\nMaxConnectionBurst = 3\nMaxOutputBufferSize = 1000\n\
         MaxTimeout = 63\nMTUInfoInterval = 64\nPingInterval = 65\nPingTimeout = 66\nPMTU = 1400\n\
         PMTUDiscovery = no\nPriorityInheritance = yes\nReplayWindow = 64\nSubnet = 10.1.0.0/16\n\
         TCPOnly = yes\nTunnelServer = yes\nUDPDiscovery = no\nUDPDiscoveryInterval = 67\n\
@@ -285,6 +292,7 @@ fn every_variable_reaches_its_setting() {
     assert!(config.strict_subnets && config.tunnel_server, "the latter implies the former");
     assert!(config.decrement_ttl && config.direct_only && config.priority_inheritance);
     assert!(!config.auto_connect && !config.local_discovery && !config.udp_discovery);
+    assert!(!config.learn_keys && !config.legacy_nodes);
     assert_eq!((config.fwmark, config.max_connection_burst), (7, 3));
     assert_eq!(
         (config.udp_rcv_buf, config.udp_snd_buf, config.max_output_buffer_size),

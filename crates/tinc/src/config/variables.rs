@@ -154,6 +154,8 @@ pub const VARIABLES: &[Variable] = &[
     both("IndirectData").flag().safe(),
     server("Interface"),
     server("InvitationExpire").seconds(),
+    server("LearnKeys").flag(),
+    server("LegacyNodes").flag(),
     server("KeyExpire").seconds().safe(),
     server("ListenAddress").many(),
     server("LocalDiscovery").flag().safe(),

@@ -39,7 +39,7 @@ impl Node {
     fn candidate<'a>(&self, node: &'a NodeName) -> Candidate<'a> {
         let has_key = self.public_key(node).is_some();
         let learns_key =
-            self.learn_keys && self.hosts.get(node).is_none_or(|host| !host.unusable_key);
+            self.config.learn_keys && self.hosts.get(node).is_none_or(|host| !host.unusable_key);
         let speaks = u16::from(self.minor(node)) >= FIRST_MINOR;
         Candidate {
             node,

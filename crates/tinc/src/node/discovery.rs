@@ -306,18 +306,20 @@ impl Node {
         if current.is_some() && attempt.is_multiple_of(CURRENT_EVERY) {
             return current;
         }
-        let seen = self
-            .graph
-            .edges_of(name)
-            .filter_map(|(other, _)| self.graph.edge(other, name)?.address.socket());
-        let seen: Vec<SocketAddr> = seen.filter(|address| self.has_family(address)).collect();
+        let seen = self.graph.edges_of(name).filter_map(|(other, _)| {
+            let address = &self.graph.edge(other, name)?.address;
+            if *other == self.own { address.socket() } else { address.remote() }
+        });
+        let seen: Vec<SocketAddr> =
+            seen.filter(|address| self.config.address_family.includes(address)).collect();
         self.pick(&seen).map(|address| UdpEndpoint { address, socket: None }).or(current)
     }
 
     /// Returns one of the addresses that a node has in its own network.
     fn local_address(&mut self, name: &NodeName) -> Option<SocketAddr> {
-        let local = self.graph.edges_of(name).filter_map(|(_, edge)| edge.local.as_ref()?.socket());
-        let local: Vec<SocketAddr> = local.filter(|address| self.has_family(address)).collect();
+        let local = self.graph.edges_of(name).filter_map(|(_, edge)| edge.local.as_ref()?.remote());
+        let local: Vec<SocketAddr> =
+            local.filter(|address| self.config.address_family.includes(address)).collect();
         self.pick(&local)
     }
 

@@ -100,10 +100,6 @@ pub struct NodeConfig {
     pub hosts: BTreeMap<NodeName, HostConfig>,
     /// The UDP port that the node listens on.
     pub udp_port: u16,
-    /// Accept the key of a node without one from the net, once.
-    pub learn_keys: bool,
-    /// Exchange packets with nodes of tinc 1.0 through the neighbours on the way, which can read them.
-    pub legacy_nodes: bool,
 }
 
 /// The counters of a node.
@@ -151,8 +147,6 @@ pub struct Node {
     config: ServerConfig,
     hosts: BTreeMap<NodeName, HostConfig>,
     learned_keys: usize,
-    learn_keys: bool,
-    legacy_nodes: bool,
     udp_port: u16,
     random: Random,
     /// The time of the current input.
@@ -223,8 +217,6 @@ impl Node {
             key: config.key,
             hosts: config.hosts,
             learned_keys: 0,
-            learn_keys: config.learn_keys,
-            legacy_nodes: config.legacy_nodes,
             udp_port: config.udp_port,
             random,
             now,

@@ -7,7 +7,6 @@ use std::time::Duration;
 use adit_engine::Instant;
 
 use super::{CloseReason, ConnectionId, Node, Output, after, canonical};
-use crate::config::AddressFamily;
 use crate::name::NodeName;
 
 /// By how much the time between two rounds over a node's addresses grows.
@@ -169,7 +168,7 @@ impl Node {
         let mut candidates: VecDeque<Candidate> = VecDeque::new();
         for address in recent.chain(seen) {
             let candidate = Candidate::Address(address);
-            if self.has_family(&address) && !candidates.contains(&candidate) {
+            if !candidates.contains(&candidate) {
                 candidates.push_back(candidate);
             }
         }
@@ -188,15 +187,6 @@ impl Node {
         candidates
     }
 
-    /// Returns whether `AddressFamily` allows an address.
-    pub(super) fn has_family(&self, address: &SocketAddr) -> bool {
-        match self.config.address_family {
-            AddressFamily::Any => true,
-            AddressFamily::V4 => address.is_ipv4(),
-            AddressFamily::V6 => address.is_ipv6(),
-        }
-    }
-
     /// Tries the next address of a round, or waits for the next round.
     fn dial_next(&mut self, node: &NodeName) {
         let Some(outgoing) = self.outgoing.get_mut(node) else { return };
@@ -210,6 +200,11 @@ impl Node {
             Some(Candidate::Host(host, port)) => {
                 outgoing.state = State::Resolving;
                 self.outputs.push_back(Output::Resolve { node: node.clone(), host, port });
+        let family = self.config.address_family;
+        outgoing.addresses.retain(|candidate| match candidate {
+            Candidate::Address(address) => family.includes(address),
+            Candidate::Host(..) => true,
+        });
             }
             None => {
                 let longest = self.config.max_timeout;

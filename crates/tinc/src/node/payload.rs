@@ -82,7 +82,7 @@ impl Node {
             return count(&mut self.counters.too_long);
         }
         if u16::from(minor) < FIRST_MINOR {
-            if self.legacy_nodes {
+            if self.config.legacy_nodes {
                 self.send_frame(&next_hop, to, packet);
             } else {
                 count(&mut self.counters.unreachable);

@@ -13,13 +13,15 @@ use crate::subnet::Subnet;
 
 impl Node {
     /// Takes over the settings of `tinc.conf` that may change while a node runs: the nodes to connect to, `AutoConnect`,
-    /// `LocalDiscovery`, `Weight`, and all times and limits. Connections that this node opened to nodes that it no longer has to connect to
+    /// `LearnKeys`, `LegacyNodes`, `LocalDiscovery`, `Weight`, and all times and limits. Connections that this node opened to nodes that it no longer has to connect to
     /// are closed.
     pub fn configure(&mut self, now: Instant, server: &ServerConfig) {
         self.now = now;
         let own = &mut self.config;
         own.auto_connect = server.auto_connect;
         own.key_expire = server.key_expire;
+        own.learn_keys = server.learn_keys;
+        own.legacy_nodes = server.legacy_nodes;
         own.local_discovery = server.local_discovery;
         if own.max_connection_burst != server.max_connection_burst {
             own.max_connection_burst = server.max_connection_burst;

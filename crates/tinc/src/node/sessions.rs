@@ -197,7 +197,7 @@ impl Node {
         let unknown = |host: &HostConfig| host.public_key.is_none() && !host.unusable_key;
         let unknown = self.hosts.get(from).is_none_or(unknown);
         let full = self.learned_keys >= MAX_LEARNED_KEYS || self.hosts.len() >= MAX_HOSTS;
-        if !unknown || !self.learn_keys || full || !asked {
+        if !unknown || !self.config.learn_keys || full || !asked {
             return;
         }
         let Some(key) = decode_public_key(key) else { return };

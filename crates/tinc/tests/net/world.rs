@@ -142,8 +142,6 @@ impl World {
             server,
             hosts: others.collect(),
             udp_port: 655,
-            learn_keys: true,
-            legacy_nodes: true,
         };
         Node::new(config, self.now, Random::new(self.random.bytes::<32>()))
     }

@@ -89,8 +89,6 @@ impl Net {
                 server,
                 hosts: others.collect(),
                 udp_port: 655,
-                learn_keys: true,
-                legacy_nodes: true,
             };
             Node::new(config, now, Random::new([9 + host as u8; 32]))
         };

@@ -87,8 +87,6 @@ impl Bench {
             server: ServerConfig { auto_connect: false, ..ServerConfig::default() },
             hosts: hosts.collect(),
             udp_port: 655,
-            learn_keys: true,
-            legacy_nodes: true,
         };
         config.server.own.subnets = vec!["10.1.0.0/16".parse().unwrap()];
         change(&mut config);

@@ -299,7 +299,7 @@ fn packets_for_old_nodes_go_to_the_next_hop() {
     bench.packet("old", &ipv4(60));
     assert_eq!(bench.take("bob"), ["17 74"]);
     assert_eq!(bench.take_packets("bob").len(), 1);
-    bench.node.legacy_nodes = false;
+    bench.node.config.legacy_nodes = false;
     bench.packet("old", &ipv4(60));
     assert!(bench.take("bob").is_empty());
 }

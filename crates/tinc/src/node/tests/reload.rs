@@ -107,6 +107,8 @@ fn settings_that_may_change_are_taken_over() {
     let wanted = ServerConfig {
         auto_connect: true,
         key_expire: other(1),
+        learn_keys: false,
+        legacy_nodes: false,
         local_discovery: false,
         max_connection_burst: 3,
         max_output_buffer_size: 4,
@@ -234,7 +236,7 @@ fn an_added_host_may_connect() {
 fn a_chosen_node_without_a_key_is_asked_for_it_first() {
     for learns in [true, false] {
         let mut bench = Bench::with(|config| {
-            config.learn_keys = learns;
+            config.server.learn_keys = learns;
             config.server.auto_connect = true;
             config.hosts.retain(|node, _| *node == name("bob"));
         });

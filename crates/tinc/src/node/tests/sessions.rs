@@ -150,7 +150,7 @@ fn a_key_that_cannot_be_read_is_not_replaced_by_one_from_the_net() {
 #[test]
 fn learn_keys_can_be_switched_off() {
     let mut bench = Bench::with(|config| {
-        config.learn_keys = false;
+        config.server.learn_keys = false;
         config.hosts.remove(&name("dave"));
     });
     bench.join("bob");
