@@ -26,9 +26,7 @@ impl Node {
                     self.ask_public_key(&node);
                 }
                 Choice::Open(node) => self.add_outgoing(&node, true),
-                Choice::Close(node) => {
-                    self.drop_node(&node);
-                }
+                Choice::Close(node) => self.drop_node(&node),
                 Choice::Cancel(node) => {
                     self.outgoing.remove(&node);
                 }

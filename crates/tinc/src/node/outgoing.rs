@@ -79,13 +79,22 @@ impl Node {
     /// Closes the connection with a node, and no longer keeps one. Returns whether there was one.
     pub fn disconnect(&mut self, now: Instant, node: &NodeName) -> bool {
         self.now = now;
-        let known = self.drop_node(node);
+        if let Some(outgoing) = self.outgoing.get_mut(node) {
+            outgoing.addresses.clear();
+            outgoing.backoff = outgoing.backoff.max(BACKOFF_STEP);
+        }
+        let known = self.close_with(node);
         self.finish();
         known
     }
 
-    pub(super) fn drop_node(&mut self, node: &NodeName) -> bool {
-        let kept = self.outgoing.remove(node).is_some();
+    /// Closes the connection with a node, and no longer keeps one.
+    pub(super) fn drop_node(&mut self, node: &NodeName) {
+        self.outgoing.remove(node);
+        self.close_with(node);
+    }
+
+    fn close_with(&mut self, node: &NodeName) -> bool {
         let ids = self.connections.iter().filter(|(_, connection)| {
             connection.dialled.as_ref() == Some(node)
                 || connection.meta().is_some_and(|meta| meta.node == *node)
@@ -95,7 +104,7 @@ impl Node {
         for id in ids {
             self.close(id, CloseReason::Requested);
         }
-        kept || connected
+        connected
     }
 
     /// Tries at once to open the connections that are missing.

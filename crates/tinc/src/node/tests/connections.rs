@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::bench::{ACK, Bench, address, key, name};
-use crate::config::{Address, HostConfig};
+use crate::config::{Address, AddressFamily, HostConfig};
 use crate::legacy::VersionError;
 use crate::meta::MessageError;
 use crate::node::{CloseReason, ConnectionId, Event, Node, Output};
@@ -143,6 +143,17 @@ fn the_host_file_decides_about_mss_clamping() {
     bench.say("bob", ACK);
     let edge = bench.take("bob").pop().unwrap();
     assert!(edge.contains(" 7000005 "), "{edge}");
+}
+
+/// Section 5.4: PMTU in the host file bounds the path MTU.
+#[test]
+fn the_host_file_bounds_the_path_mtu() {
+    let mut bench = Bench::with(|config| {
+        config.hosts.get_mut(&name("bob")).unwrap().pmtu = Some(1300);
+    });
+    bench.join("bob");
+    bench.join("carol");
+    assert_eq!(["bob", "carol"].map(|who| bench.node.mtu(&name(who))), [1300, 1518]);
 }
 
 /// Section 5.5: the number of the message decides, further words are ignored, and malformed lines are fatal, except for those that the neighbour may
@@ -390,6 +401,7 @@ fn rounds_over_all_addresses_come_at_growing_intervals() {
         ];
     });
     bench.node.set_recent_addresses(&name("bob"), &[SocketAddr::from(([198, 51, 100, 9], 1))]);
+    let start = bench.now;
     let all = dialled(&mut bench, 60);
     let round = ["198.51.100.9:1", "198.51.100.7:700", "bob.example", "203.0.113.9:655"];
     for (at, (address, _)) in all.iter().enumerate() {
@@ -400,6 +412,34 @@ fn rounds_over_all_addresses_come_at_growing_intervals() {
     assert!(pauses.len() >= 4, "{starts:?}");
     for (pause, expected) in pauses.iter().zip([5, 10, 12, 12]) {
         assert!((expected..=expected + 2).contains(pause), "{pauses:?}");
+    }
+    // Section 7.5: nodes that failed at once do not all try again at once.
+    let due = bench.node.outgoing[&name("bob")].due().unwrap();
+    assert_ne!(due.since(start).subsec_millis(), 0);
+}
+
+/// `AddressFamily`: addresses of the other family are not dialled, wherever they come from.
+#[test]
+fn only_addresses_of_the_configured_family_are_dialled() {
+    let addresses = ["198.51.100.9:1", "[2001:db8::9]:1"].map(|text| text.parse().unwrap());
+    for (family, expected) in [
+        (AddressFamily::V4, vec!["198.51.100.9:1", "198.51.100.7:655", "bob.example"]),
+        (AddressFamily::V6, vec!["[2001:db8::9]:1", "[2001:db8::7]:655", "bob.example"]),
+    ] {
+        let mut bench = Bench::with(|config| {
+            config.server.connect_to = vec![name("bob")];
+            config.server.address_family = family;
+            let hosts = ["198.51.100.7", "2001:db8::7", "bob.example"];
+            let hosts = hosts.map(|host| Address { host: host.to_owned(), port: None });
+            config.hosts.get_mut(&name("bob")).unwrap().addresses = hosts.to_vec();
+        });
+        bench.node.set_recent_addresses(&name("bob"), &addresses);
+        let mut all: Vec<String> =
+            dialled(&mut bench, 1).into_iter().map(|(address, _)| address).collect();
+        // The name has an IPv4 address.
+        let resolved = all.split_off(expected.len());
+        assert_eq!(all, expected);
+        assert_eq!(resolved.is_empty(), family == AddressFamily::V6, "{resolved:?}");
     }
 }
 
@@ -437,7 +477,16 @@ fn another_node_at_the_dialled_address_is_refused() {
     bench.pump();
     assert_eq!(bench.close_reason(), Some(CloseReason::Requested));
     assert!(!bench.node.disconnect(bench.now, &name("bob")));
-    assert!(dialled(&mut bench, 30).is_empty(), "no longer kept");
+    // It is kept all the same.
+    let again = dialled(&mut bench, 10);
+    assert!(again.first().is_some_and(|(_, at)| (5..=6).contains(at)), "{again:?}");
+    // So is one that is being opened.
+    bench.now = bench.now + Duration::from_secs(30);
+    let id = dial(&mut bench);
+    assert!(bench.node.disconnect(bench.now, &name("bob")));
+    assert!(!bench.is_open(id));
+    let again = dialled(&mut bench, 60);
+    assert!(again.first().is_some_and(|(_, at)| *at >= 5), "{again:?}");
 }
 
 /// Section 5.9: packets are dropped more and more from half of the queue's length on, and messages never.
