@@ -23,8 +23,9 @@ const MAX_SILENCE: Duration = Duration::from_secs(3600);
 /// The time between two answers to the same contradiction by the same neighbour.
 const ANSWER_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The number of recent answers that are remembered. Further contradictions get no answer until some are forgotten.
-const MAX_ANSWERS: usize = 4096;
+/// The number of recent answers that are remembered, of which each neighbour that contradicts gets an equal share, and at most half. Further
+/// contradictions of a neighbour get no answer until some are forgotten.
+const MAX_ANSWERS: usize = 8192;
 
 /// An announcement that contradicts this node's own state.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,7 +42,7 @@ pub(super) struct Contradictions {
     checked: Instant,
     silence: Duration,
     silent_until: Option<Instant>,
-    answered: BTreeMap<(ConnectionId, Claim), Instant>,
+    answered: BTreeMap<ConnectionId, BTreeMap<Claim, Instant>>,
 }
 
 impl Contradictions {
@@ -66,19 +67,24 @@ impl Contradictions {
         if self.silent_until.is_some() {
             return false;
         }
-        let key = (id, claim);
-        match self.answered.get(&key) {
+        let others = self.answered.keys().filter(|other| **other != id).count();
+        let share = MAX_ANSWERS.checked_div(others.saturating_add(1).max(2)).unwrap_or(0);
+        let answered = self.answered.entry(id).or_default();
+        match answered.get(&claim) {
             Some(at) if now.since(*at) < ANSWER_INTERVAL => return false,
-            None if self.answered.len() >= MAX_ANSWERS => return false,
+            None if answered.len() >= share => return false,
             _ => {}
         }
-        self.answered.insert(key, now);
+        answered.insert(claim, now);
         true
     }
 
     /// Returns whether another node seems to have this node's name, and begins a silence if so.
     fn check(&mut self, now: Instant) -> bool {
-        self.answered.retain(|_, at| now.since(*at) < ANSWER_INTERVAL);
+        self.answered.retain(|_, answered| {
+            answered.retain(|_, at| now.since(*at) < ANSWER_INTERVAL);
+            !answered.is_empty()
+        });
         if self.silent_until.is_some_and(|until| now >= until) {
             self.silent_until = None;
         }
@@ -181,12 +187,24 @@ mod tests {
         assert!(state.may_answer(at(999), one, edge("carol")), "another edge");
         assert!(state.may_answer(at(999), other, edge("bob")), "another neighbour");
         assert!(state.may_answer(at(1000), one, edge("bob")));
-        for number in 0..MAX_ANSWERS * 2 {
-            state.may_answer(at(1000), one, edge(&format!("n{number}")));
-        }
-        assert_eq!(state.answered.len(), MAX_ANSWERS);
+        state.check(at(1998));
+        assert_eq!(state.answered.keys().collect::<Vec<_>>(), [&one, &other]);
         state.check(at(2000));
         assert!(state.answered.is_empty());
+    }
+
+    #[test]
+    fn a_neighbour_does_not_use_up_the_answers_to_others() {
+        let mut state = Contradictions::new(at(0));
+        let mut answers = |number| {
+            let claims = (0..MAX_ANSWERS * 2).map(|claim| edge(&format!("n{claim}")));
+            let answered =
+                |claim: &Claim| state.may_answer(at(0), ConnectionId(number), claim.clone());
+            claims.filter(answered).count()
+        };
+        let half = MAX_ANSWERS / 2;
+        assert_eq!([1, 2, 3, 4].map(&mut answers), [half, half, MAX_ANSWERS / 3, MAX_ANSWERS / 4]);
+        assert_eq!(answers(1), 0, "they are remembered");
     }
 
     /// Specification 7.3.
