@@ -17,11 +17,17 @@ impl Node {
         }
     }
 
-    /// Returns the node on the way that a message about paths goes to: the last one that can be sent to directly.
-    fn info_target(&self, to: &NodeName) -> Option<NodeName> {
+    /// Returns the node on the way that a message about paths goes to: the last one that can be sent to directly. A message that a neighbour sent
+    /// does not go back to it.
+    fn info_target(&mut self, to: &NodeName, neighbour: Option<&NodeName>) -> Option<NodeName> {
         let route = self.graph.route(to)?;
         let target = if route.via == self.own { &route.next_hop } else { &route.via };
-        (*target != self.own).then(|| target.clone())
+        let target = Some(target.clone()).filter(|target| *target != self.own)?;
+        if neighbour.is_some_and(|neighbour| self.goes_back(neighbour, &target)) {
+            count(&mut self.counters.not_relayed);
+            return None;
+        }
+        Some(target)
     }
 
     /// Returns the minor version of the next node on the way.
@@ -32,10 +38,7 @@ impl Node {
     /// Tells `to` the address of `from`, as a neighbour has done if it is not this node's own.
     fn send_udp_info(&mut self, from: &NodeName, to: &NodeName, neighbour: Option<&NodeName>) {
         let now = self.now;
-        let Some(to) = self.info_target(to) else { return };
-        if neighbour.is_some_and(|neighbour| self.goes_back(neighbour, &to)) {
-            return count(&mut self.counters.not_relayed);
-        }
+        let Some(to) = self.info_target(to, neighbour) else { return };
         let own = *from == self.own;
         let tcp_only = |name: &NodeName| self.options(name).has(Options::TCP_ONLY);
         if self.config.own.tcp_only || (!own && tcp_only(from)) || tcp_only(&to) {
@@ -88,10 +91,22 @@ impl Node {
         self.send_udp_info(from, to, Some(neighbour));
     }
 
-    /// Tells `to` the size of packets that reach `from`.
-    pub(super) fn send_mtu_info(&mut self, from: &NodeName, to: &NodeName, mtu: u16) {
+    /// Tells `to` the size of packets that reach this node.
+    pub(super) fn report_mtu(&mut self, to: &NodeName) {
+        let own = self.own.clone();
+        self.send_mtu_info(&own, to, MAX_MTU, None);
+    }
+
+    /// Tells `to` the size of packets that reach `from`, as a neighbour has done if it is not this node itself.
+    fn send_mtu_info(
+        &mut self,
+        from: &NodeName,
+        to: &NodeName,
+        mtu: u16,
+        neighbour: Option<&NodeName>,
+    ) {
         let now = self.now;
-        let Some(to) = self.info_target(to) else { return };
+        let Some(to) = self.info_target(to, neighbour) else { return };
         let mtu = if *from == self.own { mtu } else { self.mtu_towards(from, mtu) };
         let message = Message::MtuInfo(from.clone(), to.clone(), mtu.into());
         if mtu < MIN_MTU || self.next_minor(&to) < message.needs_minor() {
@@ -150,9 +165,6 @@ impl Node {
         if self.peers.get_mut(from).is_some_and(|peer| peer.mtu.reported(mtu)) {
             self.changed_paths.add(from);
         }
-        if self.info_target(to).is_some_and(|to| self.goes_back(neighbour, &to)) {
-            return count(&mut self.counters.not_relayed);
-        }
-        self.send_mtu_info(from, to, mtu);
+        self.send_mtu_info(from, to, mtu, Some(neighbour));
     }
 }

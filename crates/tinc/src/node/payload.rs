@@ -373,8 +373,7 @@ impl Node {
         let is_authentic = self.open(from, record, Arrival::Relayed, true);
         if is_authentic {
             self.offer_to_carry(from);
-            let own = self.own.clone();
-            self.send_mtu_info(&own, from, super::mtu::MAX_MTU);
+            self.report_mtu(from);
         }
         is_authentic
     }

@@ -242,7 +242,7 @@ impl Node {
         }
         self.answer_key(from, &kex, offers_aes && cipher == CipherChoice::Agree);
         self.handshake_record(from, &record, None);
-        self.send_mtu_info(&own, from, super::mtu::MAX_MTU);
+        self.report_mtu(from);
     }
 
     fn answer_key(&mut self, to: &NodeName, record: &[u8], offers_aes: bool) {

@@ -101,7 +101,7 @@ impl Node {
                 self.report_address(&transit.hop, &from);
             }
             if is_own {
-                self.send_mtu_info(&to, &from, super::mtu::MAX_MTU);
+                self.report_mtu(&from);
             } else {
                 self.try_path(&to, true);
             }
