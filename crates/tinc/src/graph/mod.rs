@@ -295,7 +295,8 @@ impl Graph {
             via: if indirect { here.via.clone() } else { to.clone() },
             indirect,
             options: edge.options,
-            address: edge.address.socket(),
+            // Only this node's own edges have addresses that it has seen.
+            address: if *name == self.own { edge.address.socket() } else { edge.address.remote() },
         })
     }
 

@@ -63,6 +63,13 @@ impl AddressToken {
         let port: u16 = self.port.as_str()?.parse().ok()?;
         (port != 0).then(|| SocketAddr::new(host.to_canonical(), port))
     }
+
+    /// Returns the same, if it can be the address of another machine. Members can announce any address for any node.
+    pub fn remote(&self) -> Option<SocketAddr> {
+        let is_local = |ip: IpAddr| ip.is_loopback() || ip.is_unspecified();
+        let is_group = |ip: IpAddr| ip.is_multicast() || ip == IpAddr::from([255; 4]);
+        self.socket().filter(|address| !is_local(address.ip()) && !is_group(address.ip()))
+    }
 }
 
 impl From<SocketAddr> for AddressToken {
@@ -102,6 +109,30 @@ mod tests {
         let mapped: SocketAddr = "[::ffff:192.0.2.1]:655".parse().unwrap();
         assert_eq!(AddressToken::from(mapped), token("192.0.2.1", "655"));
         assert_eq!(AddressToken::unspecified(), token("unspec", "unspec"));
+    }
+
+    #[test]
+    fn an_address_of_this_machine_or_of_a_group_is_not_remote() {
+        let remote =
+            |host: &str| AddressToken::from(SocketAddr::new(host.parse().unwrap(), 655)).remote();
+        for host in ["192.0.2.1", "10.0.0.1", "169.254.0.1", "2001:db8::1", "fd00::1", "fe80::1"] {
+            assert!(remote(host).is_some(), "{host}");
+        }
+        for host in [
+            "127.0.0.1",
+            "127.9.9.9",
+            "0.0.0.0",
+            "224.0.0.1",
+            "239.255.255.255",
+            "255.255.255.255",
+            "::1",
+            "::",
+            "::ffff:127.0.0.1",
+            "ff02::1",
+        ] {
+            assert_eq!(remote(host), None, "{host}");
+        }
+        assert_eq!(AddressToken::unspecified().remote(), None);
     }
 
     #[test]

@@ -82,7 +82,7 @@ impl Node {
             return;
         }
         if !self.active.contains_key(from)
-            && let Some(address) = address.socket()
+            && let Some(address) = address.remote()
             && let Some(peer) = self.peers.get_mut(from)
             && !peer.udp.confirmed
         {

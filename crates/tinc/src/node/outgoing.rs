@@ -76,7 +76,8 @@ impl Node {
         self.finish();
     }
 
-    /// Closes the connection with a node, and no longer keeps one. Returns whether there was one.
+    /// Closes the connection with a node, or the attempt to open one. Returns whether there was one. If this node keeps a connection, it opens another
+    /// one a few seconds later, like tinc.
     pub fn disconnect(&mut self, now: Instant, node: &NodeName) -> bool {
         self.now = now;
         if let Some(outgoing) = self.outgoing.get_mut(node) {
@@ -171,8 +172,8 @@ impl Node {
     fn addresses_of(&self, node: &NodeName) -> VecDeque<Candidate> {
         let recent = self.recent.get(node).into_iter().flatten().copied();
         let seen = self.graph.edges_of(node).filter_map(|(other, _)| {
-            let edge = self.graph.edge(other, node)?;
-            edge.address.socket().filter(|_| *other != self.own)
+            let edge = self.graph.edge(other, node).filter(|_| *other != self.own)?;
+            edge.address.remote()
         });
         let mut candidates: VecDeque<Candidate> = VecDeque::new();
         for address in recent.chain(seen) {
@@ -199,6 +200,11 @@ impl Node {
     /// Tries the next address of a round, or waits for the next round.
     fn dial_next(&mut self, node: &NodeName) {
         let Some(outgoing) = self.outgoing.get_mut(node) else { return };
+        let family = self.config.address_family;
+        outgoing.addresses.retain(|candidate| match candidate {
+            Candidate::Address(address) => family.includes(address),
+            Candidate::Host(..) => true,
+        });
         match outgoing.addresses.pop_front() {
             Some(Candidate::Address(address)) => {
                 let id = self.dial(node, address);
@@ -209,11 +215,6 @@ impl Node {
             Some(Candidate::Host(host, port)) => {
                 outgoing.state = State::Resolving;
                 self.outputs.push_back(Output::Resolve { node: node.clone(), host, port });
-        let family = self.config.address_family;
-        outgoing.addresses.retain(|candidate| match candidate {
-            Candidate::Address(address) => family.includes(address),
-            Candidate::Host(..) => true,
-        });
             }
             None => {
                 let longest = self.config.max_timeout;

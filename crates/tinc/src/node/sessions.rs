@@ -290,7 +290,7 @@ impl Node {
         for answer in &answers {
             self.answer_key(from, answer, false);
         }
-        if let Some(address) = reflexive.and_then(|address| address.socket())
+        if let Some(address) = reflexive.and_then(|address| address.remote())
             && established
             && let Some(peer) = self.peers.get_mut(from)
             && !peer.udp.confirmed

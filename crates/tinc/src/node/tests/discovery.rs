@@ -7,6 +7,8 @@ use std::time::Duration;
 use adit_engine::SocketId;
 
 use super::bench::{Bench, RemoteSession, address, ipv4, name};
+use crate::base64;
+use crate::config::AddressFamily;
 use crate::node::{Event, Output};
 
 fn with_bob() -> (Bench, RemoteSession) {
@@ -135,6 +137,67 @@ fn a_silent_path_is_given_up() {
     assert_eq!(bench.take_packets("bob").len(), 1, "over TCP again");
 }
 
+/// Section 8.3: a node that becomes unreachable has no address any more, and another one may have it.
+#[test]
+fn an_unreachable_node_has_no_address() {
+    let (mut bench, mut session) = with_bob();
+    bench.wait(7);
+    bench.answer_probes(&mut session, address("bob"), 18);
+    assert_eq!(bench.node.by_address.len(), 1);
+    bench.node.closed(bench.now, bench.id("bob"));
+    assert!(bench.node.by_address.is_empty());
+}
+
+/// A socket for both families sees IPv4 addresses in IPv6 form.
+#[test]
+fn ipv4_addresses_in_ipv6_form_are_the_same() {
+    let (mut bench, mut session) = with_bob();
+    bench.wait(7);
+    bench.answer_probes(&mut session, address("bob"), 18);
+    let SocketAddr::V4(v4) = address("bob") else { panic!() };
+    let mapped = SocketAddr::from((v4.ip().to_ipv6_mapped(), v4.port()));
+    bench.send_record(&mut session, mapped, 0, &ipv4(50));
+    assert_eq!(bench.delivered().len(), 1);
+    assert!(bench.info("bob").udp_confirmed);
+    assert_eq!(bench.info("bob").address, Some(address("bob")));
+}
+
+/// Section 11.1: the path to a relay is found as well: to a static one, and to the next hop while the node itself is not confirmed.
+#[test]
+fn the_path_to_a_relay_is_probed() {
+    for options in ["7000001", "700000c"] {
+        let (mut bench, _bob) = with_bob();
+        bench.say("bob", &format!("12 1 bob dave 192.0.2.99 655 {options} 5"));
+        bench.say("bob", &format!("12 2 dave bob 192.0.2.98 655 {options} 5"));
+        bench.session("bob", "dave");
+        bench.forget();
+        bench.packet("dave", &ipv4(50));
+        let targets: Vec<SocketAddr> = bench.datagrams().into_iter().map(|(to, _)| to).collect();
+        assert!(targets.contains(&address("bob")), "{options}: {targets:?}");
+    }
+}
+
+/// `AddressFamily`: nor do datagrams go to addresses of the other family, of either kind.
+#[test]
+fn addresses_of_the_other_family_get_no_datagrams() {
+    for (family, count) in [(AddressFamily::V4, 0), (AddressFamily::Any, 2)] {
+        let mut bench = Bench::with(|config| config.server.address_family = family);
+        bench.join("bob");
+        bench.edges("bob", &[("bob", "dave")]);
+        bench.say("bob", "12 1 erin dave 2001:db8::1 655 700000c 5");
+        bench.say("bob", "12 2 dave erin 192.0.2.98 655 700000c 5 2001:db8::2 655");
+        bench.session("bob", "dave");
+        bench.forget();
+        let mut targets = BTreeSet::new();
+        for _ in 0..20 {
+            bench.packet("dave", &ipv4(50));
+            bench.wait(2);
+            targets.extend(bench.datagrams().into_iter().map(|(to, _)| to));
+        }
+        assert_eq!(targets.iter().filter(|to| to.is_ipv6()).count(), count, "{targets:?}");
+    }
+}
+
 /// Section 11.2: local discovery also probes an address that the node has in its own network.
 #[test]
 fn local_addresses_are_probed_too() {
@@ -215,6 +278,43 @@ fn unconfirmed_addresses_take_turns() {
     assert!(targets.contains(&address("dave")));
 }
 
+/// A member can announce any address for a node: datagrams must not go to programs on this machine, or to groups.
+#[test]
+fn announced_addresses_of_this_machine_get_no_datagrams() {
+    let mut bench = Bench::new();
+    bench.join("bob");
+    let local = "127.0.0.1 655";
+    bench.say("bob", &format!("12 1 bob dave {local} 700000c 5"));
+    bench.say("bob", &format!("12 2 dave bob 192.0.2.98 655 700000c 5 {local}"));
+    assert_eq!(bench.info("dave").address, None);
+    let mut session = bench.request_session("bob", "dave");
+    let lines = bench.take("bob");
+    let kex = lines.iter().find_map(|line| line.strip_prefix("16 alice dave ")).unwrap();
+    let kex = base64::decode(kex.split(' ').next().unwrap().as_bytes()).unwrap();
+    let mut sig = Vec::new();
+    session.sptps.receive_handshake(&kex, &mut bench.random, &mut sig).unwrap();
+    let sig = base64::encode(&sig[0]);
+    bench.say("bob", &format!("16 dave alice {sig} -1 -1 -1 0 {local}"));
+    assert!(bench.info("dave").session);
+    bench.say("bob", &format!("22 dave alice {local}"));
+    for host in ["0.0.0.0", "255.255.255.255", "224.0.0.1", "::1", "ff02::1"] {
+        bench.say("bob", &format!("22 dave alice {host} 655"));
+    }
+    assert_eq!(bench.info("dave").address, None);
+    let other: SocketAddr = "198.51.100.4:655".parse().unwrap();
+    bench.say("bob", "12 3 erin dave 198.51.100.4 655 700000c 5");
+    bench.say("bob", "12 4 dave erin 192.0.2.98 655 700000c 5");
+    bench.forget();
+    let mut targets = BTreeSet::new();
+    for _ in 0..20 {
+        bench.packet("dave", &ipv4(50));
+        bench.wait(2);
+        targets.extend(bench.datagrams().into_iter().map(|(to, _)| to));
+    }
+    targets.remove(&address("bob"));
+    assert_eq!(targets, [other].into());
+}
+
 /// Section 11.3: with traffic the MTU is searched; section 10.3, step 5: a datagram that is too long lowers the bound.
 #[test]
 fn the_path_mtu_is_found() {
@@ -292,6 +392,59 @@ fn addresses_and_sizes_are_passed_on() {
         bench.say("bob", line);
     }
     assert_eq!((bench.take("bob"), bench.take("carol")), (vec![], vec![]));
+}
+
+/// Section 11.4: nodes that use TCP alone, and those that are reached through a relay, have no address to pass on.
+#[test]
+fn useless_addresses_are_not_passed_on() {
+    for (bob, carol, expected) in
+        [("700000c", "700000c", 1), ("7000003", "700000c", 0), ("700000c", "7000003", 0)]
+    {
+        let mut bench = Bench::new();
+        bench.join_with("bob", &format!("4 655 10 {bob}"));
+        bench.join_with("carol", &format!("4 655 10 {carol}"));
+        bench.forget();
+        bench.say("bob", "22 bob carol unspec unspec");
+        assert_eq!(bench.take("carol").len(), expected, "{bob} {carol}");
+    }
+    let mut bench = Bench::with(|config| config.server.own.tcp_only = true);
+    bench.join("bob");
+    bench.join("carol");
+    bench.edges("bob", &[("bob", "dave")]);
+    bench.edges("carol", &[("carol", "erin")]);
+    bench.say("bob", "22 dave erin 192.0.2.9 655");
+    assert!(bench.take("carol").is_empty());
+    let mut bench = Bench::new();
+    bench.join("bob");
+    bench.join("carol");
+    bench.say("bob", "12 1 bob dave 192.0.2.99 655 7000001 5");
+    bench.say("bob", "12 2 dave bob 192.0.2.98 655 7000001 5");
+    bench.forget();
+    bench.say("bob", "22 dave carol 198.51.100.1 655");
+    assert!(bench.take("carol").is_empty());
+    assert_ne!(bench.info("dave").address, "198.51.100.1:655".parse().ok());
+}
+
+/// Section 11.5: a node on the way puts in the size that it has measured itself, or that of the way to the relay.
+#[test]
+fn measured_sizes_are_passed_on() {
+    let mut bench = Bench::new();
+    bench.join("bob");
+    let mut session = bench.session("bob", "bob");
+    bench.find_mtu("bob", &mut session);
+    bench.join("carol");
+    bench.edges("bob", &[("bob", "dave")]);
+    let mtu = bench.info("bob").mtu.0;
+    assert!(mtu < 1450, "{mtu}");
+    for (line, expected) in [
+        ("23 bob carol 1500", format!("23 bob carol {mtu}")),
+        ("23 bob carol 600", format!("23 bob carol {mtu}")),
+        ("23 dave carol 1500", format!("23 dave carol {mtu}")),
+        ("23 dave carol 600", "23 dave carol 600".to_owned()),
+    ] {
+        bench.say("bob", line);
+        assert_eq!(bench.take("carol"), [expected], "{line}");
+    }
 }
 
 /// Section 11.5: sizes below 512 are tolerated, ignored and never sent.

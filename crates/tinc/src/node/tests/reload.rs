@@ -254,6 +254,36 @@ fn a_chosen_node_without_a_key_is_asked_for_it_first() {
     }
 }
 
+/// A member can announce any address for a node: AutoConnect must not connect to this machine.
+#[test]
+fn announced_addresses_of_this_machine_are_not_dialled() {
+    let mut bench = Bench::with(|config| {
+        config.server.auto_connect = true;
+        config.server.learn_keys = false;
+        config.hosts.retain(|node, _| *node == name("bob") || *node == name("dave"));
+    });
+    bench.join("bob");
+    let hosts = ["127.0.0.1", "0.0.0.0", "255.255.255.255", "224.0.0.1", "::1", "198.51.100.4"];
+    for (number, host) in hosts.into_iter().enumerate() {
+        bench.say("bob", &format!("12 a{number} p{number} dave {host} 655 700000c 5"));
+        bench.say("bob", &format!("12 b{number} dave p{number} 192.0.2.98 655 700000c 5"));
+    }
+    bench.edges("bob", &[("bob", "p0")]);
+    let mut addresses = Vec::new();
+    for _ in 0..60 {
+        bench.wait(1);
+        for output in bench.outputs() {
+            if let Output::Dial { connection, address } = output {
+                addresses.push(address.to_string());
+                bench.node.closed(bench.now, connection);
+                bench.pump();
+            }
+        }
+    }
+    assert!(addresses.len() >= 3, "{addresses:?}");
+    assert!(addresses.iter().all(|address| address == "198.51.100.4:655"), "{addresses:?}");
+}
+
 #[test]
 fn a_node_whose_key_cannot_be_read_is_not_chosen() {
     let mut bench = Bench::with(|config| {
