@@ -260,6 +260,8 @@ async fn write_all(
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::timeout;
+
     use super::*;
 
     /// One connection, and its other end. 16 bytes fit between them.
@@ -282,6 +284,26 @@ mod tests {
         let mut arrived = Vec::new();
         theirs.read_to_end(&mut arrived).await.unwrap();
         assert_eq!(arrived, [7; 16]);
+    }
+
+    /// A refused peer learns nothing for a while.
+    #[tokio::test]
+    async fn a_bounded_number_of_refused_connections_is_held_unread() {
+        let (mut streams, mut first) = with_a_peer();
+        streams.tarpit(ConnectionId(1));
+        let held = || {
+            let (ours, theirs) = tokio::io::duplex(16);
+            streams.keep(ours);
+            theirs
+        };
+        let _others: Vec<_> = (1..MAX_TARPIT).map(|_| held()).collect();
+        let mut arrived = Vec::new();
+        held().read_to_end(&mut arrived).await.unwrap();
+        assert!(arrived.is_empty(), "it has no place, and is closed");
+        let soon = Duration::from_millis(50);
+        let written = timeout(soon, first.write_all(&[0; 17])).await;
+        assert!(written.is_err(), "nothing reads");
+        assert!(timeout(soon, first.read_u8()).await.is_err(), "still open");
     }
 
     #[tokio::test]

@@ -190,6 +190,7 @@ fn a_tunnel_server_passes_nothing_on() {
         "11 6 bob 10.3.0.0/16",
         "14 7 bob",
         "15 bob carol 19",
+        "16 bob carol AAAA -1 -1 -1 0",
     ] {
         let (_, carol) = flood(&mut bench, line);
         assert!(carol.is_empty(), "{line}");

@@ -350,6 +350,15 @@ fn no_key_is_learned_beyond_a_number_of_host_files() {
     let newcomer = key("newcomer").public();
     bench.say("bob", &format!("15 newcomer alice 20 {newcomer}"));
     assert!(bench.node.host(&name("newcomer")).is_none());
+    // Nor more than a number while the node runs, whatever becomes of the files.
+    for (learned, expected) in [(4096, false), (4095, true)] {
+        bench.node.hosts.retain(|node, _| *node == name("bob"));
+        bench.node.learned_keys = learned;
+        bench.wait(11);
+        bench.packet("newcomer", &ipv4(100));
+        bench.say("bob", &format!("15 newcomer alice 20 {newcomer}"));
+        assert_eq!(bench.node.host(&name("newcomer")).is_some(), expected);
+    }
 }
 
 /// An answer to a probe names no probe, so a node that forges source addresses could claim that of another node.

@@ -219,6 +219,17 @@ fn the_reflexive_address_is_used_after_the_handshake() {
     assert_eq!(bench.node.counters().refused_handshakes, 1);
     let session = bench.answer_session("bob", "dave", &kex);
     assert!(session.sptps.is_established());
+    // The SIG of the initiator completes the session.
+    let mut next = bench.request_session("bob", "dave");
+    let lines = bench.take("bob");
+    let kex = lines.iter().find_map(|line| line.strip_prefix("16 alice dave ")).unwrap();
+    let kex = base64::decode(kex.split(' ').next().unwrap().as_bytes()).unwrap();
+    let mut sig = Vec::new();
+    next.sptps.receive_handshake(&kex, &mut bench.random, &mut sig).unwrap();
+    let sig = base64::encode(&sig[0]);
+    bench.say("bob", &format!("16 dave alice {sig} -1 -1 -1 0 198.51.100.1 7"));
+    assert_eq!(bench.info("dave").address, "198.51.100.1:7".parse().ok());
+    assert!(!bench.info("dave").udp_confirmed);
 }
 
 /// Section 9.6 and 4.9: what cannot be read starts the session again, at most every ten seconds.
