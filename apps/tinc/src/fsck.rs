@@ -29,10 +29,10 @@ pub fn fsck(net: &Net, console: &mut Console<'_>) -> Result<(), Fault> {
     let path = net.server_file();
     let text = read_text(&path).map_err(|error| {
         Fault::operator(format!(
-            "ERROR: cannot read {}: {}\nNo tinc configuration found. Create a new one with:\n\nadit tinc -c {} init",
+            "ERROR: cannot read {}: {}\nNo tinc configuration found. Create a new one with:\n\n{} init",
             path.display(),
             reason(&error),
-            net.config.display()
+            net.command()
         ))
     })?;
     let mut names = SystemNames::default();
@@ -91,9 +91,9 @@ fn check_keys(net: &Net, name: &NodeName, console: &mut Console<'_>) -> Result<(
     };
     let key = key.map_err(|error| {
         Fault::operator(format!(
-            "ERROR: No Ed25519 private key found: {}: {error}\nYou can generate new keys with:\n\nadit tinc -c {} generate-ed25519-keys",
+            "ERROR: No Ed25519 private key found: {}: {error}\nYou can generate new keys with:\n\n{} generate-ed25519-keys",
             path.display(),
-            net.config.display()
+            net.command()
         ))
     })?;
     let shown = path.display();

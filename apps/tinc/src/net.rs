@@ -85,6 +85,16 @@ impl Net {
         format!("{name}-{folder}{:06x}", digest & 0xff_ffff)
     }
 
+    /// Returns the beginning of a command line for the net, to be typed.
+    pub fn command(&self) -> String {
+        let standard = |name: &str| Path::new(ALL_NETS).join(name) == self.config;
+        match &self.name {
+            Some(name) if standard(name) => format!("adit tinc -n {name}"),
+            None if standard("") => "adit tinc".to_owned(),
+            _ => format!("adit tinc -c {}", self.config.display()),
+        }
+    }
+
     /// Returns the path of the control socket, which is next to the pid file.
     pub fn socket(&self) -> PathBuf {
         let path = self.pid_file.as_os_str().to_string_lossy();
@@ -160,6 +170,10 @@ mod tests {
         assert_eq!(named.socket(), Path::new("/run/tinc.vpn.socket"));
         assert_eq!(net(None, Some("vpn")).unwrap(), named);
         assert_eq!(net(Some("."), Some("vpn")).unwrap(), unnamed);
+        assert_eq!(unnamed.command(), "adit tinc");
+        assert_eq!(named.command(), "adit tinc -n vpn");
+        let elsewhere = Net { config: "/srv/vpn".into(), ..named };
+        assert_eq!(elsewhere.command(), "adit tinc -c /srv/vpn");
     }
 
     #[test]

@@ -77,9 +77,9 @@ pub(crate) fn load_own(
     for option in options.iter().filter(|option| option.host.is_none()) {
         entries.add_option(option).map_err(wrong)?;
     }
-    add(&mut entries, &net.server_file())?;
+    add(&mut entries, net, &net.server_file())?;
     for name in conf_d(net) {
-        add(&mut entries, &net.config.join("conf.d").join(name))?;
+        add(&mut entries, net, &net.config.join("conf.d").join(name))?;
     }
     let name = entries.name(|name| std::env::var(name).ok(), &host_name()).map_err(wrong)?;
     for option in options.iter().filter(|option| option.host.as_ref() == Some(&name)) {
@@ -165,7 +165,8 @@ pub(crate) fn private_key(net: &Net, server: &ServerConfig) -> Result<PrivateKey
     let path = named.map_or_else(|| net.private_key(), |name| net.config.join(name));
     let text = text(&path).map(Zeroizing::new).map_err(|error| {
         let fault = cannot_read(&path, &error);
-        Fault::operator(format!("{fault}; create a key with: adit tinc generate-ed25519-keys"))
+        let command = net.command();
+        Fault::operator(format!("{fault}; create a key with: {command} generate-ed25519-keys"))
     })?;
     PrivateKey::from_file(&text)
         .map_err(|error| Fault::operator(format!("{}: {error}", path.display())))
@@ -175,13 +176,15 @@ fn wrong(error: ConfigError) -> Fault {
     Fault::operator(error.to_string())
 }
 
-fn add(entries: &mut Entries, path: &Path) -> Result<(), Fault> {
+fn add(entries: &mut Entries, net: &Net, path: &Path) -> Result<(), Fault> {
     let text = text(path).map_err(|error| {
         let remedy = match error.kind() {
-            io::ErrorKind::NotFound => "; create the files of a node with: adit tinc init NAME",
-            _ => "",
+            io::ErrorKind::NotFound => {
+                format!("; create the files of a node with: {} init NAME", net.command())
+            }
+            _ => String::new(),
         };
-        Fault::operator(cannot_read(path, &error) + remedy)
+        Fault::operator(cannot_read(path, &error) + &remedy)
     })?;
     entries.add_file(&path.to_string_lossy(), &text).map_err(wrong)
 }
@@ -265,7 +268,11 @@ mod tests {
         let folder = Folder::new();
         std::fs::remove_file(folder.net.server_file()).unwrap();
         let error = load(&folder.net, &[], &mut SystemNames::default()).unwrap_err().to_string();
-        assert!(error.ends_with("tinc.conf: No such file or directory; create the files of a node with: adit tinc init NAME"), "{error}");
+        let command = format!("adit tinc -c {} init NAME", folder.net.config.display());
+        let expected = format!(
+            "tinc.conf: No such file or directory; create the files of a node with: {command}"
+        );
+        assert!(error.ends_with(&expected), "{error}");
         for (line, name) in
             [("DeviceStandby = yes", "DeviceStandby"), ("Device = /dev/tap0", "Device")]
         {

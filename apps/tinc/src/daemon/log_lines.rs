@@ -42,7 +42,7 @@ pub(super) fn log(event: &Event) {
             tracing::warn!("Neighbour {node} sent or passed on an invalid line: {error}");
         }
         Event::Excess { node, excess } => {
-            tracing::warn!("Neighbour {node} exceeds a limit: {excess:?}");
+            tracing::warn!("Neighbour {node} exceeds a limit: {excess}");
         }
     }
 }

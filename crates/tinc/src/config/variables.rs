@@ -119,7 +119,6 @@ impl Variable {
 const INT_MAX: i64 = i32::MAX as i64;
 
 const LEGACY: &str = "it belongs to tinc 1.0's protocol, which adit does not speak";
-const LOCAL: &str = "adit has its own way to do this";
 const OBSOLETE: &str = "tinc 1.1 does not use it either";
 
 /// All variables, in the order of their names.
@@ -149,17 +148,17 @@ pub const VARIABLES: &[Variable] = &[
     server("Forwarding"),
     server("FWMark").number(i32::MIN as i64, u32::MAX as i64),
     server("GraphDumpFile").ignored(OBSOLETE),
-    server("Hostnames").ignored(LOCAL),
+    server("Hostnames").ignored("the log has addresses, which are not looked up"),
     server("IffOneQueue").ignored(OBSOLETE),
     both("IndirectData").flag().safe(),
     server("Interface"),
     server("InvitationExpire").seconds(),
+    server("KeyExpire").seconds().safe(),
     server("LearnKeys").flag(),
     server("LegacyNodes").flag(),
-    server("KeyExpire").seconds().safe(),
     server("ListenAddress").many(),
     server("LocalDiscovery").flag().safe(),
-    server("LogLevel").ignored(LOCAL),
+    server("LogLevel").ignored("start the daemon with -d LEVEL, or use the command debug"),
     server("MACExpire").seconds().safe(),
     both("MACLength").ignored(LEGACY),
     server("MaxConnectionBurst").number(i64::MIN, 1_000_000).safe(),
@@ -181,7 +180,7 @@ pub const VARIABLES: &[Variable] = &[
     both("PublicKey").ignored(LEGACY),
     both("PublicKeyFile").ignored(LEGACY),
     server("ReplayWindow").number(i64::MIN, WindowSize::MAX as i64).safe(),
-    server("Sandbox").ignored(LOCAL),
+    server("Sandbox").ignored("the daemon always gives up its privileges"),
     server("ScriptsExtension").ignored("scripts are found by their own names"),
     server("ScriptsInterpreter").refused("name the interpreter in the first line of each script"),
     both("SPTPSCipher"),
