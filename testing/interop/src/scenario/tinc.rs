@@ -57,6 +57,7 @@ pub(super) const SCENARIOS: &[(&str, ScenarioFn)] = &[
     ("neighbour", neighbour),
     ("net-auto-connect", network::auto_connect),
     ("net-invitations", network::invitations),
+    ("net-learned-keys", network::learned_keys),
     ("net-outgoing", network::outgoing),
     ("net-proxies", network::proxies),
     ("net-reload", network::reload),

@@ -210,6 +210,44 @@ pub(super) fn auto_connect(scenario: &Scenario<'_>) -> Result<String> {
     Ok(format!("{:?} connections", counts()?))
 }
 
+/// Nodes that know only the one between them learn each other's keys over the net, and still know them after a restart.
+pub(super) fn learned_keys(scenario: &Scenario<'_>) -> Result<String> {
+    let Some(programs) = Both::find(scenario)? else { return Ok("skipped".to_owned()) };
+    let namespace = Namespace::new("tinc")?;
+    let kinds = [&programs.adit, &programs.tinc, &programs.adit];
+    let nodes: Vec<Node<'_>> = ["alice", "bob", "carol"]
+        .iter()
+        .zip(kinds)
+        .map(|(name, kind)| Node::new(&namespace, scenario.folder().join(name), name, kind))
+        .collect();
+    let [alice, bob, carol] = &nodes[..] else { return Err("three nodes".into()) };
+    for (port, node) in (7001..).zip(&nodes) {
+        node.init("127.0.0.1", port)?;
+    }
+    for node in [alice, carol] {
+        node.introduce(bob)?;
+        node.set(&["ConnectTo bob"])?;
+    }
+    let _bob = bob.start()?;
+    let _carol = carol.start()?;
+    let mut daemon = alice.start()?;
+    let own = fs::read_to_string(carol.path("hosts/carol"))?;
+    let key = own.lines().find(|line| line.starts_with("Ed25519")).context("carol's key")?;
+    let learned = "Learned the key of carol";
+    daemon.wait_for(learned, SOON)?;
+    let stored = alice.path("hosts/carol");
+    until("the key is stored", SOON, || {
+        Ok(fs::read_to_string(&stored).is_ok_and(|text| text == format!("{key}\n")))
+    })
+    .map_err(|failure| daemon.failure(&failure.0))?;
+    daemon.stop()?;
+    let daemon = alice.start()?;
+    alice.until_reachable("carol", &daemon)?;
+    alice.done("reload")?;
+    ensure(daemon.count(learned) == 0, || daemon.log())?;
+    Ok("a key in a new host file".to_owned())
+}
+
 /// SIGALRM tries at once, and a node that was reached is found again without its `Address`.
 pub(super) fn outgoing(scenario: &Scenario<'_>) -> Result<String> {
     let Some(programs) = Both::find(scenario)? else { return Ok("skipped".to_owned()) };
