@@ -2,12 +2,14 @@
 
 mod ethernet;
 mod hand_up;
+mod layout;
+mod splice;
 
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use adit_engine::command::{Float, PeerSpec, SpliceId, SpliceLabel};
+use adit_engine::command::{Float, PeerSpec, SpliceLabel};
 use adit_engine::{Instant, Link, Notice, PeerId, Rate};
 use adit_wire::ethernet::Mac;
 use adit_wire::ip::Ip;
@@ -23,12 +25,13 @@ use crate::replay::ReplayCheck;
 use crate::routes::Routes;
 use crate::scratch::{Buffers, Scratch};
 use crate::shared::Shared;
-use crate::splice::{Sizes, Spliced};
+use crate::splice::Spliced;
 use crate::stats::DropReason;
-use crate::stream::frames::{self, Next, Packets};
+use crate::stream::frames::{self, Next};
 use crate::stream::{MAX_UNAUTHENTICATED_FRAMES, StreamEnd};
 use crate::tables::PeerTable;
 use crate::upcall::MAX_CONTROL;
+use layout::{Datagrams, Framed, RunLayout, split_run};
 
 /// The longest in-band message that is passed to the control plane.
 const MAX_IN_BAND: usize = 2048;
@@ -72,69 +75,6 @@ pub(crate) struct LazyState<'a> {
     pub spliced: Vec<Spliced<'a>>,
     /// Buffers for packets that are reassembled or decompressed.
     pub buffers: Buffers<'a>,
-}
-
-/// The division of a run into packets.
-trait RunLayout: Copy {
-    /// Whether the transport never changes, repeats or reorders packets. Then a packet that fails authentication or is repeated means that
-    /// there is an attack, or that the ends are out of step.
-    const LOSSLESS: bool;
-    fn count(self, run: &[u8]) -> usize;
-    /// Returns the length of the longest packet.
-    fn longest(self, run: &[u8]) -> usize;
-    fn packets(self, run: &mut [u8]) -> impl Iterator<Item = &mut [u8]>;
-    /// Returns packets that are contiguous, with the length of each except the last of these.
-    fn trains(self, run: &mut [u8]) -> impl Iterator<Item = (usize, &mut [u8])>;
-}
-
-/// Datagrams of this length; the last may be shorter.
-#[derive(Copy, Clone)]
-struct Datagrams(usize);
-
-impl RunLayout for Datagrams {
-    const LOSSLESS: bool = false;
-
-    fn count(self, run: &[u8]) -> usize {
-        run.len().div_ceil(self.0)
-    }
-
-    fn longest(self, run: &[u8]) -> usize {
-        self.0.min(run.len())
-    }
-
-    #[inline]
-    fn packets(self, run: &mut [u8]) -> impl Iterator<Item = &mut [u8]> {
-        run.chunks_mut(self.0)
-    }
-
-    fn trains(self, run: &mut [u8]) -> impl Iterator<Item = (usize, &mut [u8])> {
-        [(self.0, run)].into_iter()
-    }
-}
-
-/// This many packets of a stream, each preceded by its length.
-#[derive(Copy, Clone)]
-struct Framed(usize);
-
-impl RunLayout for Framed {
-    const LOSSLESS: bool = true;
-
-    fn count(self, _: &[u8]) -> usize {
-        self.0
-    }
-
-    fn longest(self, run: &[u8]) -> usize {
-        frames::longest(run)
-    }
-
-    #[inline]
-    fn packets(self, run: &mut [u8]) -> impl Iterator<Item = &mut [u8]> {
-        Packets::new(run)
-    }
-
-    fn trains(self, run: &mut [u8]) -> impl Iterator<Item = (usize, &mut [u8])> {
-        self.packets(run).map(|packet| (packet.len(), packet))
-    }
 }
 
 /// One run of packets of one peer under one key.
@@ -277,48 +217,6 @@ impl<'a, 's, F: Format> Ingress<'a, 's, F> {
             Kind::Transit(label) => self.splice(link, Some(label), layout, run, None),
             Kind::Unknown => stats.drop_many(DropReason::UnknownKind, count),
         }
-    }
-
-    /// Relays packets that belong to no session with this plane. Without a splice for them they are dropped for `reason`, or are control
-    /// packets if there is none.
-    #[inline(never)]
-    fn splice(
-        &mut self,
-        link: &Link,
-        label: Option<SpliceLabel>,
-        layout: impl RunLayout,
-        run: &'a mut [u8],
-        reason: Option<DropReason>,
-    ) {
-        let Shared { stats, tables, .. } = self.shared;
-        let id = label.zip(tables.by_address(link)).map(|(label, from)| SpliceId { from, label });
-        let sizes = || Sizes::of(layout.trains(&mut *run));
-        let receiver = id.and_then(|id| tables.splices.receiver(id, self.now, sizes));
-        match (receiver, reason) {
-            (Some(Ok((to, true))), _) => self.arrived(link, to, layout, run),
-            (Some(Ok((to, false))), _) => {
-                let trains = layout.trains(run);
-                let spliced = trains.map(|(segment, packets)| Spliced { to, segment, packets });
-                self.lazy.get_or_insert_default().spliced.extend(spliced);
-            }
-            (Some(Err(reason)), _) | (None, Some(reason)) => {
-                stats.drop_many(reason, layout.count(run));
-            }
-            (None, None) => layout.packets(run).for_each(|packet| self.control(link, packet)),
-        }
-    }
-
-    /// Opens packets that a relay has sent to this end, or makes control packets of them if there is no key.
-    fn arrived(&mut self, link: &Link, id: PeerId, layout: impl RunLayout, run: &'a mut [u8]) {
-        let Some(peer) = self.peers.get(id) else {
-            return layout.packets(run).for_each(|packet| self.control(link, packet));
-        };
-        let keys = peer.keys.load();
-        let Some(key) = keys.primary.as_ref().filter(|key| key.format.accepts(run)) else {
-            return layout.packets(run).for_each(|packet| self.control(link, packet));
-        };
-        let spec = peer.settings.load_full();
-        self.open_run(Run { peer, spec, link, same_path: true }, key, layout, run);
     }
 
     /// Returns whether packets on this link are data without headers, regardless of their first byte.
@@ -594,12 +492,4 @@ fn may_float<F: Format>(spec: &PeerSpec<F::Types>, link: &Link, key: &Key<F>) ->
             _ => false,
         },
     }
-}
-
-/// Splits off the leading datagrams that share the first one's first bytes.
-fn split_run(data: &mut [u8], segment: usize, prefix: usize) -> (&mut [u8], &mut [u8]) {
-    let lead = data.get(..prefix);
-    let same = data.chunks(segment).take_while(|datagram| datagram.get(..prefix) == lead);
-    let len = same.map(<[u8]>::len).sum::<usize>().max(segment.min(data.len()));
-    data.split_at_mut(len)
 }
