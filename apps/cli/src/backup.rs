@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use adit_app_server::backup::{self, BackupSummary};
 use adit_app_server::clients;
 use adit_runtime::fault::Fault;
+use adit_runtime::progress::Progress;
 use adit_runtime::terminal;
 use zeroize::Zeroizing;
 
@@ -26,7 +27,9 @@ pub(crate) fn back_up(options: &Backup) -> Result<ExitCode, Fault> {
         clients::check_target(&options.file)?;
     }
     let passphrase = passphrase(options.passphrase_file.as_deref(), true)?;
+    let progress = Progress::new("reading and sealing the state");
     let (sealed, summary) = backup::backup(&paths, &passphrase)?;
+    drop(progress);
     for path in &summary.left_out {
         note(&wrapped(
             "note: ",
@@ -58,7 +61,9 @@ pub(crate) fn restore(options: &Restore) -> Result<ExitCode, Fault> {
     let paths = paths(&options.location)?;
     let file = backup::read_file(&options.file)?;
     let passphrase = passphrase(options.passphrase_file.as_deref(), false)?;
+    let progress = Progress::new("restoring the state");
     let summary = backup::restore(&paths, &file, &passphrase, options.replace)?;
+    drop(progress);
     print(&wrapped("", &format!("restored: {}, as of {}", contents(&summary), date(summary.made))));
     print(&wrapped(
         "",

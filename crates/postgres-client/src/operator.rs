@@ -6,6 +6,7 @@ use std::io::IsTerminal;
 use adit_engine::Random;
 use adit_linux::terminal;
 use adit_runtime::fault::Fault;
+use adit_runtime::progress::Progress;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use tokio_postgres::{Client, GenericClient};
@@ -51,14 +52,19 @@ pub async fn open(target: &Target, purpose: &str) -> Result<Client, Fault> {
 /// # Errors
 /// As [`open`].
 pub async fn open_typed(target: &Target, purpose: &str) -> Result<(Client, Target), Fault> {
-    match connect::open(target, purpose).await {
+    // The progress ends before the question.
+    let connect = async |target: &Target| {
+        let _progress = Progress::new("connecting to the database");
+        connect::open(target, purpose).await
+    };
+    match connect(target).await {
         Err(fault) if fault.asks_password && std::io::stdin().is_terminal() => {
             let prompt = format!("Password of {} for the database: ", target.user());
             let typed = terminal::ask_hidden(&prompt).map_err(|error| {
                 Fault::environment(format!("cannot read the password: {error}"))
             })?;
             let target = target.clone().with_password(&typed);
-            Ok((connect::open(&target, purpose).await?, target))
+            Ok((connect(&target).await?, target))
         }
         other => Ok((other?, target.clone())),
     }

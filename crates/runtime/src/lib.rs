@@ -30,6 +30,7 @@ pub mod plane_backend;
 pub mod port_share;
 pub mod privileges;
 pub mod programs;
+pub mod progress;
 pub mod prompts;
 pub mod proxy;
 pub mod random;

@@ -76,13 +76,6 @@ An option that is not given changes nothing.")]
   sudo adit server client disable laptop")]
     Disable(ClientName),
 
-    /// Print the lines that profiles need after a change of the host or port, without a new
-    /// certificate
-    #[command(after_help = "Examples:
-  sudo adit server client remotes
-  sudo adit server client remotes --done laptop   laptop's profile has them")]
-    Remotes(ClientRemotes),
-
     /// Accept a disabled client again. It returns within half a minute
     #[command(after_help = "Example:
   sudo adit server client enable laptop")]
@@ -92,6 +85,13 @@ An option that is not given changes nothing.")]
     #[command(after_help = "Example:
   sudo adit server client kick laptop")]
     Kick(ClientName),
+
+    /// Print the lines that profiles need after a change of the host or port, without a new
+    /// certificate
+    #[command(after_help = "Examples:
+  sudo adit server client remotes
+  sudo adit server client remotes --done laptop   laptop's profile has them")]
+    Remotes(ClientRemotes),
 }
 
 #[derive(Debug, Args)]

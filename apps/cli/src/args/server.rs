@@ -71,16 +71,16 @@ fails with the reason.")]
   sudo adit server enable")]
     Enable(Location),
 
+    /// No longer start the server when the machine starts
+    #[command(after_help = "Example:
+  sudo adit server disable")]
+    Disable(Location),
+
     /// Show who changed the server, its clients and users, and when
     #[command(after_help = "Examples:
   sudo adit server audit
   sudo adit server audit --json | jq -r '.[].verb'")]
     Audit(AuditOptions),
-
-    /// No longer start the server when the machine starts
-    #[command(after_help = "Example:
-  sudo adit server disable")]
-    Disable(Location),
 
     /// Add, list and manage clients
     #[command(

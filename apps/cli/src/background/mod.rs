@@ -11,6 +11,7 @@ use adit_app_openvpn::connect::{Change, Profiles};
 use adit_runtime::background::{Manager, NotUp, Phase, Service, State};
 use adit_runtime::control::StatusReport;
 use adit_runtime::fault::Fault;
+use adit_runtime::progress::Progress;
 use serde::Serialize;
 
 use crate::args::{DownProfile, ListProfiles, LogOptions, ProfileLog, UpProfile};
@@ -148,8 +149,9 @@ pub(crate) fn up(options: &UpProfile) -> Result<ExitCode, Fault> {
             note(&wrapped("note: ", &text));
         }
         if runs || state.phase == Phase::Waiting {
-            service.stop()?;
+            stop_service(&name, &service)?;
         }
+        let _progress = Progress::new(format!("starting {name}"));
         service.start(answers)?;
     } else if options.boot {
         service.set_at_boot(true)?;
@@ -158,7 +160,10 @@ pub(crate) fn up(options: &UpProfile) -> Result<ExitCode, Fault> {
         print(&format!("{name} is connecting. Look: {}\n", profiles.command("logs", &name)));
         return Ok(ExitCode::SUCCESS);
     }
-    match service.wait(Duration::from_secs(options.patience.wait), is_up) {
+    let progress = Progress::new(format!("waiting for the tunnel of {name}"));
+    let waited = service.wait(Duration::from_secs(options.patience.wait), is_up);
+    drop(progress);
+    match waited {
         Ok(report) => {
             print(&connected(&name, &report));
             print(&format!(
@@ -181,6 +186,12 @@ pub(crate) fn up(options: &UpProfile) -> Result<ExitCode, Fault> {
         }
         Err(reason) => Err(not_up(&name, &service, reason)),
     }
+}
+
+/// Stops a program that may take a while to end. Returns whether it was running.
+fn stop_service(name: &str, service: &Service) -> Result<bool, Fault> {
+    let _progress = Progress::new(format!("stopping {name}"));
+    service.stop()
 }
 
 fn cannot_answer(question: &str) -> Fault {
@@ -252,7 +263,7 @@ pub(crate) fn down(options: &DownProfile) -> Result<ExitCode, Fault> {
     if options.boot {
         service.set_at_boot(false)?;
     }
-    let stopped = service.stop()?;
+    let stopped = stop_service(&name, &service)?;
     print(&format!("{name} {}\n", if stopped { "is disconnected" } else { "was not connected" }));
     if service.state()?.at_boot {
         let command = profiles.command("down --boot", &name);

@@ -6,9 +6,10 @@ use std::time::Duration;
 use adit_runtime::background::{NotUp, Phase, Service};
 use adit_runtime::fault::Fault;
 use adit_runtime::paths::Paths;
+use adit_runtime::progress::Progress;
 use adit_runtime::prompts::Answers;
 
-use super::{Entry, not_up, print_log};
+use super::{Entry, not_up, print_log, stop_service};
 use crate::args::{Location, LogOptions, ServerStatus, StartServer};
 use crate::text::{span, wrapped};
 use crate::{note, paths, print, print_json};
@@ -28,6 +29,7 @@ pub(crate) fn start(options: &StartServer) -> Result<ExitCode, Fault> {
     let paths = paths(&options.location)?;
     adit_app_server::check(&paths)?;
     let service = service(&paths);
+    let progress = Progress::new("starting the server");
     match service.state()?.phase {
         Phase::Foreground => {
             return Err(Fault::environment(format!(
@@ -42,7 +44,7 @@ pub(crate) fn start(options: &StartServer) -> Result<ExitCode, Fault> {
         }
         Phase::Failed | Phase::Stopped => {
             if let Some(text) = service.note() {
-                note(&wrapped("note: ", &text));
+                progress.aside(|| note(&wrapped("note: ", &text)));
             }
             if let Err(fault) = service.start(Answers::new()) {
                 // systemd waits until the server is ready, and so notices that it fails.
@@ -68,6 +70,7 @@ pub(crate) fn start(options: &StartServer) -> Result<ExitCode, Fault> {
             Err(reason) => return Err(not_up(NAME, &service, reason)),
         }
     }
+    drop(progress);
     print(&format!(
         "The server runs in the background.\nLook: {}   Log: {}   End: {}\n",
         paths.command("status"),
@@ -82,7 +85,7 @@ pub(crate) fn start(options: &StartServer) -> Result<ExitCode, Fault> {
 
 pub(crate) fn stop(location: &Location) -> Result<ExitCode, Fault> {
     let service = service(&paths(location)?);
-    print(if service.stop()? {
+    print(if stop_service(NAME, &service)? {
         "The server has stopped.\n"
     } else {
         "The server was not running.\n"

@@ -9,6 +9,7 @@ use adit_app_mesh::node::{self, UpOptions, UpReport};
 use adit_app_mesh::{DEFAULT_NAME, Layer, NewMesh, NewNode, Paths, Waiting, found, join, phrases};
 use adit_runtime::control::MeshInvitation;
 use adit_runtime::fault::Fault;
+use adit_runtime::progress::Progress;
 use clap::Args;
 use ipnet::Ipv4Net;
 use zeroize::Zeroizing;
@@ -192,10 +193,12 @@ impl Join {
             _ => Zeroizing::new(self.token.clone()),
         };
         let choices = NewNode { node: self.name.clone(), mesh: self.here.mesh.clone() };
+        let progress = Progress::new("joining");
         let joined = join(self.here.dir.as_deref(), &token, &choices, |waiting| {
-            note(&waiting_line(waiting));
+            progress.set(|| "waiting for approval".into());
+            progress.aside(|| note(&waiting_line(waiting)));
         })?;
-        drop(token);
+        drop((token, progress));
         if self.running.json {
             print_json(&serde_json::json!({
                 "mesh": joined.paths.name(),

@@ -32,6 +32,30 @@ fn secrets_on_the_command_line_are_not_to_be_seen_while_it_runs() {
     assert!(seen.contains("\0--network\x0010.9.0.0/24\0"), "{seen:?}");
 }
 
+/// A database that accepts connections and never answers: a terminal shows that the command waits.
+#[test]
+fn a_terminal_shows_that_the_database_is_awaited() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let dir = tempfile::tempdir().unwrap();
+    let url = format!("postgres://admin:geheimnis@127.0.0.1:{port}/vpn?connect_timeout=3");
+    let line =
+        format!("postgres init '{url}' --network 10.9.0.0/24 --dir {}", dir.path().display());
+    let command = format!("exec {ADIT} {line}");
+    let terminal = Command::new("script")
+        .args(["--quiet", "--return", "--command", &command, "/dev/null"])
+        .env("SHELL", "/bin/sh")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let shown = String::from_utf8_lossy(&terminal.stdout);
+    assert!(shown.contains("\r\x1b[K... connecting to the database ("), "{shown:?}");
+    assert!(shown.contains("\r\x1b[Kadit: "), "{shown:?}");
+    let pipe = Command::new("sh").args(["-c", &command]).stdin(Stdio::null()).output().unwrap();
+    let said = String::from_utf8_lossy(&pipe.stderr);
+    assert!(said.starts_with("adit: ") && !said.contains(['\r', '\x1b']), "{said:?}");
+}
+
 #[test]
 fn no_error_repeats_a_secret() {
     let dir = tempfile::tempdir().unwrap();

@@ -100,6 +100,22 @@ fn kill(pids: &[u32]) {
     assert!(std::process::Command::new("kill").arg("-9").args(pids).status().unwrap().success());
 }
 
+/// A server that does not answer: a terminal shows that the command waits, and a pipe gets nothing but the result.
+#[test]
+fn a_terminal_shows_that_a_client_is_awaited() {
+    adit_testbed::needs_root!();
+    let mut server = Server::new("");
+    let machine = Machine::new(&mut server, "ann", "");
+    let mut terminal = machine.terminal("up ann.ovpn --wait 5 --dir bg");
+    terminal.expect("\r\x1b[K... waiting for the tunnel of ann (");
+    terminal.expect("\r\x1b[Kadit: ann is not connected after 5 s");
+    assert_eq!(terminal.finish(), Some(1));
+    let (code, text) = machine.adit("up ann --wait 2");
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.starts_with("adit: ann is not connected after 2 s"), "{text}");
+    assert!(!text.contains(['\r', '\x1b']), "{text:?}");
+}
+
 #[test]
 fn a_client_in_the_background_is_started_once_restarted_and_stopped() {
     adit_testbed::needs_root!();

@@ -16,6 +16,7 @@ use super::view::{LogStream, View};
 use crate::admin::{block_on, statement_fault};
 use crate::fields::fields;
 use adit_runtime::fault::Fault;
+use adit_runtime::progress::Progress;
 
 /// The maximum number of rows in memory from all streams. At their maximum length they take about 16 MB.
 const ROWS: usize = 2048;
@@ -65,6 +66,7 @@ pub fn export(
         for words in view.doubts.iter().chain(&view.notes) {
             note(words);
         }
+        let progress = Progress::new("exporting");
         let rows = (ROWS / view.log_streams.len().max(1)).max(LEAST_ROWS);
         let mut streams = Vec::with_capacity(view.log_streams.len());
         for log_stream in &view.log_streams {
@@ -72,7 +74,7 @@ pub fn export(
             stream.fill(&view).await?;
             streams.push(stream);
         }
-        Export::new(&view, out).run(&mut streams).await
+        Export::new(&view, out).run(&mut streams, &progress).await
     })
 }
 
@@ -95,7 +97,11 @@ impl<'a, 'k> Export<'a, 'k> {
     }
 
     /// Repeatedly writes the oldest of the streams' next packets, until no stream has any left.
-    async fn run(mut self, streams: &mut [Cursor<'_>]) -> Result<ExportReport, Fault> {
+    async fn run(
+        mut self,
+        streams: &mut [Cursor<'_>],
+        progress: &Progress,
+    ) -> Result<ExportReport, Fault> {
         loop {
             let oldest = streams.iter_mut().filter_map(|stream| Some((stream.next()?, stream)));
             let Some((_, stream)) = oldest.min_by_key(|(time, _)| *time) else { break };
@@ -104,6 +110,8 @@ impl<'a, 'k> Export<'a, 'k> {
                 self.row(log_stream, &row).await?;
             }
             if stream.rows.is_empty() {
+                let packets = self.done.proven + self.done.claimed + self.done.headers;
+                progress.set(|| format!("exporting: {packets} packets"));
                 stream.fill(self.view).await?;
             }
             if self.bytes.len() >= WRITE {

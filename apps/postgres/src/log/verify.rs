@@ -20,6 +20,7 @@ use crate::node::positions;
 use adit_runtime::clock::unix_time;
 use adit_runtime::fault::Fault;
 use adit_runtime::log::clean;
+use adit_runtime::progress::Progress;
 
 /// The maximum number of rows in memory. At their maximum length they take about 4 MB.
 const ROWS: i32 = 512;
@@ -51,6 +52,8 @@ pub struct VerifyReport {
 pub fn verify(access: &LogAccess, say: &mut dyn FnMut(&str)) -> Result<VerifyReport, Fault> {
     block_on(async {
         let mut view = View::open(access, "verify").await?;
+        let progress = Progress::new("verifying");
+        let say = &mut |line: &str| progress.aside(|| say(line));
         let mut verified = VerifyReport::default();
         for doubt in &view.doubts {
             say(doubt);
@@ -61,7 +64,8 @@ pub fn verify(access: &LogAccess, say: &mut dyn FnMut(&str)) -> Result<VerifyRep
         let retention = retention(&view).await?;
         let log_streams = std::mem::take(&mut view.log_streams);
         for log_stream in &log_streams {
-            let (summary, highest) = stream(&mut view, log_stream, retention.clone(), say).await?;
+            let (summary, highest) =
+                stream(&mut view, log_stream, retention.clone(), &progress, say).await?;
             verified.streams += 1;
             add(&mut verified.all, summary);
             verified.all.findings += own.stream(log_stream, highest, say);
@@ -172,6 +176,7 @@ async fn stream(
     view: &mut View<'_>,
     log_stream: &LogStream,
     retention: Option<Rc<Retention>>,
+    progress: &Progress,
     say: &mut dyn FnMut(&str),
 ) -> Result<(Summary, Option<Seq>), Fault> {
     let about = Stream {
@@ -189,6 +194,7 @@ async fn stream(
         verifier: Verifier::new(about, key),
         reader: key.map(|(reader, _)| reader.id().0),
         extra: 0,
+        progress,
     };
     let mut at = LeafNo(0);
     while let Some(leaf) = verification.leaf(view, at, say).await? {
@@ -231,6 +237,7 @@ struct StreamVerification<'a> {
     reader: Option<i32>,
     /// The number of findings that the verifier does not count.
     extra: u64,
+    progress: &'a Progress,
 }
 
 impl StreamVerification<'_> {
@@ -349,6 +356,13 @@ impl StreamVerification<'_> {
                 }
                 self.verifier.values(fields(row));
             }
+            self.progress.set(|| {
+                format!(
+                    "verifying {}: {} rows",
+                    self.log_stream.name(),
+                    self.verifier.summary().rows
+                )
+            });
             self.tell(say);
             if rows.is_empty() {
                 break;
