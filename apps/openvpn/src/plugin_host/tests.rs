@@ -286,7 +286,9 @@ async fn a_plugin_that_blocks_ends_soon_after_the_network_process() {
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    until("the plugin blocks", || notes.exists()).await;
+    // The file exists before it is written.
+    let written = || fs::read_to_string(&notes).is_ok_and(|text| !text.is_empty());
+    until("the plugin blocks", written).await;
     let host = children(network_process.id());
     assert_eq!(host.len(), 1);
     network_process.kill().unwrap();
