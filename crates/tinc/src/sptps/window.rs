@@ -2,6 +2,10 @@
 
 use super::Error;
 
+/// The number of records in a row that are dropped because they are too far ahead. tinc drops as many with its usual window; more would
+/// make an outage longer.
+const MOST_TOO_FAR_AHEAD: u16 = 4;
+
 /// The length of a replay window, in bytes of one bit per record, as in `ReplayWindow` of `tinc.conf`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct WindowSize(u16);
@@ -10,8 +14,9 @@ impl WindowSize {
     /// The largest size, bytes.
     pub const MAX: u16 = 8192;
 
-    /// The size of a node that does not set `ReplayWindow`: 128 records.
-    pub const DEFAULT: Self = Self(16);
+    /// The size of a node that does not set `ReplayWindow`: 4096 records. tinc's window has 128, which two trains of packets overtake when
+    /// they are opened by different threads.
+    pub const DEFAULT: Self = Self(512);
 
     /// Creates a size. 0 switches the check off.
     pub const fn new(bytes: u16) -> Option<Self> {
@@ -47,8 +52,8 @@ impl ReplayWindow {
     ///
     /// # Errors
     /// Fails if the record was received before, is older than the window, or is so far ahead that it would empty the
-    /// window. After a quarter as many of the latter in a row as the window has bytes, the next one is accepted: the peer
-    /// has lost more packets than the window holds.
+    /// window. After [`MOST_TOO_FAR_AHEAD`] of the latter in a row, or a quarter as many as the window has bytes, the next one is accepted:
+    /// the path has lost more packets than the window holds.
     pub fn accept(&mut self, seqno: u32) -> Result<(), Error> {
         let number = u64::from(seqno);
         if self.size.0 == 0 {
@@ -57,7 +62,7 @@ impl ReplayWindow {
         }
         let records = self.size.records();
         if number >= self.next.saturating_add(records) {
-            if self.too_far_ahead < self.size.0 / 4 {
+            if self.too_far_ahead < MOST_TOO_FAR_AHEAD.min(self.size.0 / 4) {
                 self.too_far_ahead = self.too_far_ahead.saturating_add(1);
                 return Err(Error::TooFarAhead(seqno));
             }
@@ -140,10 +145,13 @@ mod tests {
 
     use super::*;
 
+    /// The size of a node of tinc that does not set `ReplayWindow`.
+    const TINCS: WindowSize = WindowSize(16);
+
     /// Specification 4.7, with numbers of records instead of bits.
     #[test]
     fn a_record_is_accepted_once_and_only_within_the_window() {
-        let mut window = ReplayWindow::new(WindowSize::DEFAULT, 2);
+        let mut window = ReplayWindow::new(TINCS, 2);
         assert_eq!(window.accept(1), Err(Error::Replayed(1)), "part of the handshake");
         assert_eq!(window.accept(2), Ok(()));
         assert_eq!(window.accept(2), Err(Error::Replayed(2)));
@@ -159,8 +167,17 @@ mod tests {
     }
 
     #[test]
+    fn a_long_window_drops_no_more_records_that_are_too_far_ahead() {
+        let mut window = ReplayWindow::new(WindowSize(WindowSize::MAX), 2);
+        for number in 100_000..100_004 {
+            assert_eq!(window.accept(number), Err(Error::TooFarAhead(number)));
+        }
+        assert_eq!(window.accept(100_004), Ok(()));
+    }
+
+    #[test]
     fn the_fifth_record_in_a_row_that_is_too_far_ahead_is_accepted() {
-        let mut window = ReplayWindow::new(WindowSize::DEFAULT, 2);
+        let mut window = ReplayWindow::new(TINCS, 2);
         for number in 1000..1003 {
             assert_eq!(window.accept(number), Err(Error::TooFarAhead(number)));
         }
@@ -177,7 +194,7 @@ mod tests {
 
     #[test]
     fn no_number_comes_after_the_last_one() {
-        let mut window = ReplayWindow::new(WindowSize::DEFAULT, u32::MAX - 1);
+        let mut window = ReplayWindow::new(TINCS, u32::MAX - 1);
         assert_eq!(window.accept(u32::MAX), Ok(()));
         assert_eq!(window.accept(0), Err(Error::Replayed(0)));
         assert_eq!(window.accept(u32::MAX - 1), Ok(()));
@@ -194,7 +211,7 @@ mod tests {
 
     #[test]
     fn a_handshake_record_moves_the_window_without_the_limit() {
-        let mut window = ReplayWindow::new(WindowSize::DEFAULT, 2);
+        let mut window = ReplayWindow::new(TINCS, 2);
         window.advance(5000);
         assert_eq!(window.accept(5000), Err(Error::Replayed(5000)));
         assert_eq!(window.accept(4873), Ok(()));
