@@ -1,10 +1,10 @@
 //! The scripts of a daemon, which run one after another in the order of their events.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use adit_runtime::programs::{self, Call, Running};
+use adit_runtime::programs::{self, Call, Program, Running};
 use adit_runtime::say;
 use adit_tinc::node::Script;
 
@@ -19,6 +19,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// The scripts that run and wait.
 pub(super) struct Scripts {
     folder: PathBuf,
+    /// The scripts that existed at the start.
+    at_start: BTreeSet<Program>,
     /// The variables that all scripts get.
     common: Vec<(String, String)>,
     waiting: VecDeque<(PathBuf, Vec<(String, String)>)>,
@@ -28,8 +30,12 @@ pub(super) struct Scripts {
 }
 
 impl Scripts {
-    pub(super) fn new(folder: PathBuf, common: Vec<(String, String)>) -> Self {
-        Self { folder, common, waiting: VecDeque::new(), running: None, skipped: 0 }
+    pub(super) fn new(
+        folder: PathBuf,
+        at_start: BTreeSet<Program>,
+        common: Vec<(String, String)>,
+    ) -> Self {
+        Self { folder, at_start, common, waiting: VecDeque::new(), running: None, skipped: 0 }
     }
 
     /// Returns the number of scripts that were not run because too many waited.
@@ -52,7 +58,8 @@ impl Scripts {
     /// Appends a script, if it exists.
     pub(super) fn push_path(&mut self, path: &str, variables: &[(String, String)]) {
         let path = self.folder.join(path);
-        if !path.exists() {
+        // If only root can search the folder, this process can't see whether there is a new script.
+        if !path.try_exists().unwrap_or_else(|_| self.at_start.contains(&program(&path))) {
             return;
         }
         if self.waiting.len() >= MAX_WAITING {

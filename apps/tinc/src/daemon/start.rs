@@ -192,9 +192,10 @@ async fn serve(
         lock_memory: options.lock_memory,
         ..PrivilegeOptions::default()
     };
+    let at_start = duty.setup().programs;
     privileges::drop(&wanted, helped, &[Capability::CAP_NET_ADMIN])?;
     let variables = script_variables(&net, &name, &device, options);
-    let mut scripts = Scripts::new(net.config.clone(), variables);
+    let mut scripts = Scripts::new(net.config.clone(), at_start, variables);
     scripts.push_path("tinc-up", &[]);
     scripts.finish().await;
     let config = NodeConfig { name, key, server: server.clone(), hosts, udp_port: port };

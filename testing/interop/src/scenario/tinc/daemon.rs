@@ -47,6 +47,8 @@ pub(super) fn daemon(scenario: &Scenario<'_>) -> Result<String> {
     let ours = end(&pair.server, adit.tinc, "alice");
     let theirs = end(&pair.client, real.tinc.clone(), "bob");
     connect(&ours, &theirs)?;
+    // The process that faces the network can't read it, and so can't look for scripts.
+    fs::set_permissions(&ours.folder, fs::Permissions::from_mode(0o700))?;
     let tincd_of_adit = end(&pair.server, adit.tincd, "alice");
     let mut adit = Daemon::spawn("adit", tincd_of_adit.command(&ours.folder, "-D -d 3")?)?;
     let real_tincd = end(&pair.client, real.tincd, "bob");
