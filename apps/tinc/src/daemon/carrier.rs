@@ -31,7 +31,7 @@ use adit_tinc_data::{Command, DataKey, PeerSpec, Plane, Tinc, TincFormat};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use super::data::{choose_socket, socket_id};
+use super::data::{choose_socket, longest_datagram, socket_id};
 use super::plane_routes::PlaneRoutes;
 use super::transits::Transits;
 
@@ -442,8 +442,7 @@ fn inner_mtu(path: &DirectPath, packets: Packets) -> InnerMtu {
 
 /// Returns the length of a datagram that is too long for the path, if the largest packet no longer fits into what the kernel knows of it.
 fn too_big(mtu: u16, to: SocketAddr, result: ProbeResult) -> Option<usize> {
-    let headers = if to.is_ipv4() { 20 + 8 } else { 40 + 8 };
-    let room = usize::from(result.kernel).checked_sub(headers)?;
+    let room = longest_datagram(result.kernel, to)?;
     (usize::from(mtu) + OVERHEAD > room).then_some(room + 1)
 }
 

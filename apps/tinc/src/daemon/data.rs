@@ -395,6 +395,21 @@ impl Data {
             }
         }
     }
+
+    /// Returns the length of the longest datagram to an address that the kernel would send unfragmented.
+    pub(super) fn sendable(&self, to: SocketAddr) -> Option<usize> {
+        let locals = self.sockets.iter().map(|socket| socket.socket.local_addr());
+        let SocketId(number) = choose_socket(locals, to, None)?;
+        let Socket { socket, .. } = self.sockets.get(usize::from(number))?;
+        let from = Some(socket.local_addr().ip()).filter(|ip| !ip.is_unspecified());
+        longest_datagram(socket.path_mtu(to, from).ok()?, to)
+    }
+}
+
+/// Returns the length of the longest datagram in an IP packet of this length.
+pub(super) fn longest_datagram(packet: u16, to: SocketAddr) -> Option<usize> {
+    let headers = if to.is_ipv4() { 20 + 8 } else { 40 + 8 };
+    usize::from(packet).checked_sub(headers)
 }
 
 /// Returns the number of a socket by its place in the configuration.

@@ -275,7 +275,7 @@ impl Running {
                     self.withdraw_moved(&script, now);
                     self.scripts.push(&script);
                 }
-                Output::Event(event) => self.event(&event),
+                Output::Event(event) => self.event(&event, now),
             }
         }
     }
@@ -290,7 +290,7 @@ impl Running {
         }
     }
 
-    fn event(&mut self, event: &NodeEvent) {
+    fn event(&mut self, event: &NodeEvent, now: Instant) {
         log_lines::log(event);
         self.statistics.record(event);
         match event {
@@ -304,6 +304,12 @@ impl Running {
                 }
             }
             NodeEvent::KeyLearned { node, key } => self.store_key(node, key),
+            // On most paths, the search for the MTU needs only one probe then.
+            NodeEvent::UdpConfirmed { address, .. } => {
+                if let Some(longest) = self.data.sendable(*address) {
+                    self.node.too_big(now, *address, longest.saturating_add(1));
+                }
+            }
             NodeEvent::Connected { .. } => self.address_cache.changed(),
             _ => {}
         }
