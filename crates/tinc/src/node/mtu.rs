@@ -181,6 +181,15 @@ mod tests {
         Instant::from_nanos(1_000_000_000_000)
     }
 
+    #[test]
+    fn one_probe_is_enough_for_a_length_that_is_known_beforehand() {
+        let mut mtu = PathMtu::new(None, start());
+        mtu.too_big(1440);
+        assert_eq!(mtu.probes(start(), INTERVAL), Probes::One(1439));
+        assert!(mtu.answered(1439, start(), INTERVAL));
+        assert_eq!(mtu.mtu, 1439);
+    }
+
     /// Searches on a path that carries `width` bytes. Returns the MTU and the number of probes.
     fn search(width: u16, told: bool) -> (u16, usize) {
         let mut mtu = PathMtu::new(None, start());

@@ -52,7 +52,7 @@ pub(super) fn daemon(scenario: &Scenario<'_>) -> Result<String> {
     let tincd_of_adit = end(&pair.server, adit.tincd, "alice");
     let mut adit = Daemon::spawn("adit", tincd_of_adit.command(&ours.folder, "-D -d 3")?)?;
     let real_tincd = end(&pair.client, real.tincd, "bob");
-    let _real = Daemon::spawn("tincd", real_tincd.command(&theirs.folder, "-D -d 2")?)?;
+    let real_daemon = Daemon::spawn("tincd", real_tincd.command(&theirs.folder, "-D -d 5")?)?;
     adit.wait_for("Ready", SOON)?;
     for (end, to) in [(&ours, "10.9.0.2"), (&theirs, "10.9.0.1")] {
         until("a ping through the tunnel", SOON, || {
@@ -62,6 +62,11 @@ pub(super) fn daemon(scenario: &Scenario<'_>) -> Result<String> {
     until("datagrams pass", SOON, || {
         Ok(ours.done("info bob", "")?.out.contains("directly with UDP"))
     })?;
+    adit.wait_for("Fixing PMTU of bob to 1439", SOON)?;
+    let log = real_daemon.log();
+    let mut probes = log.lines().filter_map(|line| line.split("Got UDP probe request ").nth(1));
+    let first = probes.find(|probe| !probe.starts_with("18 ")).unwrap_or_default();
+    ensure(first.starts_with("1439 "), || format!("the search began with another length: {log}"))?;
     until("the script ran", SOON, || {
         Ok(fs::read_to_string(ours.folder.join("up")).is_ok_and(|text| text == "bob\n"))
     })?;
