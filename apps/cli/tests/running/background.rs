@@ -97,7 +97,11 @@ fn outcome(output: &Output) -> (Option<i32>, String) {
 
 fn kill(pids: &[u32]) {
     let pids: Vec<String> = pids.iter().map(ToString::to_string).collect();
-    assert!(std::process::Command::new("kill").arg("-9").args(pids).status().unwrap().success());
+    // Stopped first, none of them ends by itself because another one was killed.
+    for signal in ["-STOP", "-KILL"] {
+        let mut command = std::process::Command::new("kill");
+        assert!(command.arg(signal).args(&pids).status().unwrap().success());
+    }
 }
 
 /// A server that does not answer: a terminal shows that the command waits, and a pipe gets nothing but the result.
