@@ -1,6 +1,8 @@
 //! The packages of scripts/packages.sh, installed and removed in small Debian systems (scripts/package-roots.sh).
 
+mod booted;
 mod debian;
+mod moving;
 mod others;
 mod services;
 mod units;
@@ -40,6 +42,7 @@ const CASES: &[(&str, CaseFn)] = &[
     ("uninstall", debian::uninstall),
     ("over-an-installation-by-hand", debian::over_an_installation_by_hand),
     ("openvpn-replaced", debian::openvpn_replaced),
+    ("moving-from-openvpn", moving::from_openvpn),
     ("units", units::hardened),
     ("services", services::services),
     ("rpm", others::rpm),
