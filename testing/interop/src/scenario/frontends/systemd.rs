@@ -144,11 +144,13 @@ impl Systemd {
         })
     }
 
-    /// Adds the logs to a failure.
+    /// Adds to a failure the units that have failed, and the logs.
     pub(super) fn explain(&self, machine: &Namespace, what: &str) -> String {
+        let failed = ["show", "--state=failed", "-p", "Id,Result,ExecMainStatus", "*"];
+        let failed = self.systemctl(machine, &failed).unwrap_or_else(|e| e.0);
         let log = machine.run("cat", &["/var/log/openvpn/unit.log"]);
         let log = log.unwrap_or_else(|e| e.0);
-        format!("{what}\n{log}\n{}", self.daemon.failure("meanwhile"))
+        format!("{what}\n{failed}\n{log}\n{}", self.daemon.failure("meanwhile"))
     }
 }
 
@@ -169,13 +171,20 @@ pub(in super::super) fn remove_group(group: &str) {
     });
 }
 
-/// Removes the groups that runs have left which were killed.
+/// Removes the groups that runs have left which were killed: their sandboxes are gone. A group of a living one may be empty for a moment, before
+/// its service is in it.
 fn sweep() {
-    for entry in
-        HIERARCHIES.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten()
-    {
-        if entry.file_name().to_string_lossy().starts_with(GROUP) {
-            remove(&entry.path());
+    let names = |folder: &Path| {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect::<Vec<_>>()
+    };
+    let sandboxes = names(&std::env::temp_dir());
+    for folder in HIERARCHIES.map(Path::new) {
+        for name in names(folder) {
+            let Some(owner) = name.strip_prefix(GROUP) else { continue };
+            if !sandboxes.iter().any(|sandbox| owner.starts_with(&format!("{sandbox}-"))) {
+                remove(&folder.join(&name));
+            }
         }
     }
 }
