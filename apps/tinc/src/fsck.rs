@@ -71,7 +71,8 @@ fn print_problems(problems: &ConfigProblems, console: &mut Console<'_>) {
         match warning.reason {
             WarningReason::Invalid(_)
             | WarningReason::Limited { .. }
-            | WarningReason::WrongFile => {
+            | WarningReason::WrongFile
+            | WarningReason::ValueNotSupported(_) => {
                 console.note(&format!("WARNING: {warning}"));
             }
             WarningReason::Unknown | WarningReason::Repeated | WarningReason::NotSupported(_) => {}
@@ -281,10 +282,11 @@ mod tests {
         std::fs::create_dir(&path).unwrap();
         let printed = folder.run(b"", false, fsck);
         assert!(printed.notes.contains("cannot read ") && printed.error.is_none(), "{printed:?}");
-        folder.write("tinc.conf", "Name = alice\nPingInterval = 0\nTCPOnly = 1\n");
+        folder.write("tinc.conf", "Name = alice\nPingInterval = 0\nTCPOnly = 1\nCompression = 9\n");
         let notes = folder.run(b"", false, fsck).notes;
         assert!(notes.contains("PingInterval: '0' is out of range: 1 is used"), "{notes}");
         assert!(notes.contains("TCPOnly: ignored: "), "{notes}");
+        assert_eq!(notes.matches("Compression: ignored: ").count(), 1, "{notes}");
     }
 
     #[test]

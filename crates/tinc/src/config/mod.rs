@@ -151,6 +151,9 @@ pub enum WarningReason {
     /// The variable has no effect in adit.
     #[error("{0}")]
     NotSupported(&'static str),
+    /// The value has no effect in adit.
+    #[error("{0}")]
+    ValueNotSupported(&'static str),
     /// The value is invalid, and the default is used, as in tinc.
     #[error(transparent)]
     Invalid(Reason),

@@ -228,7 +228,7 @@ impl ServerConfig {
         if config.own.compression > 0
             && let Some(entry) = entries.iter().find(is_compression)
         {
-            let reason = WarningReason::NotSupported(UNCOMPRESSED);
+            let reason = WarningReason::ValueNotSupported(UNCOMPRESSED);
             warnings.push(Warning { entry: entry.clone(), reason });
         }
         config.strict_subnets |= config.tunnel_server;
