@@ -23,8 +23,7 @@ impl Host {
         let blocks_local = |plan: &HostPlan| plan.redirect.is_some_and(|r| r.block_local);
         let Some((name, index)) = self.device.clone() else { return self.apply(plan).await };
         if former.remote != plan.remote || blocks_local(&former) != blocks_local(plan) {
-            // The path to the outside world must be looked up again, without our own routes.
-            return self.apply(plan).await;
+            self.outside = self.look_outside(plan).await;
         }
         let mut notes = self.apply_policy(plan).await?;
         let (routes, more) = expand(plan, &self.outside, self.redirects_by_policy(plan));
