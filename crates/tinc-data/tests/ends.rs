@@ -44,7 +44,7 @@ fn sessions(random: &mut Random) -> (Datagram, Datagram) {
             cipher: CipherChoice::default(),
         }
     };
-    let window = WindowSize::DEFAULT;
+    let window = WindowSize::new(16).unwrap();
     let (mut alice, kex) = Datagram::start(params(Role::Initiator, 1, 2), window, random);
     let (mut bob, bob_kex) = Datagram::start(params(Role::Responder, 2, 1), window, random);
     exchange(&mut alice, &mut bob, vec![kex], vec![bob_kex], random);

@@ -52,7 +52,7 @@ impl ReplayWindow {
     ///
     /// # Errors
     /// Fails if the record was received before, is older than the window, or is so far ahead that it would empty the
-    /// window. After [`MOST_TOO_FAR_AHEAD`] of the latter in a row, or a quarter as many as the window has bytes, the next one is accepted:
+    /// window. After four of the latter in a row, or a quarter as many as the window has bytes, the next one is accepted:
     /// the path has lost more packets than the window holds.
     pub fn accept(&mut self, seqno: u32) -> Result<(), Error> {
         let number = u64::from(seqno);
