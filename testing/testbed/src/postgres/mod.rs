@@ -197,18 +197,20 @@ impl Cluster {
         self.sql(SUPERUSER, "SELECT pg_promote()").map(drop)
     }
 
-    /// Makes the cluster's files: a copy of those that an earlier cluster of the same version began with, which takes a fraction of
-    /// the time of `initdb`.
+    /// Makes the cluster's files. A program in cargo's `target` folder copies those that an earlier cluster of the same version began with, which
+    /// takes a fraction of the time of `initdb`.
     fn create_files(&self, measured: bool) -> Result<()> {
         let segments: &[&str] = if measured { &[] } else { &["--wal-segsize", "4"] };
         let mut version = self.command("initdb");
         version.arg("--version");
         let name = format!("{} {}", output(version)?.trim(), segments.join(" "));
         let name = name.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
-        let templates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/postgres");
-        let template = templates.join(name);
-        if template.is_dir() {
-            return copy_tree(&template, &self.data());
+        let program = std::env::current_exe()?;
+        let target = program.ancestors().find(|folder| folder.ends_with("target"));
+        let templates = target.map(|target| target.join("postgres"));
+        let template = templates.as_ref().map(|templates| templates.join(name));
+        if let Some(template) = template.as_ref().filter(|template| template.is_dir()) {
+            return copy_tree(template, &self.data());
         }
         let mut command = self.command("initdb");
         command.arg("--pgdata").arg(self.data()).args(["--username", SUPERUSER]);
@@ -216,6 +218,7 @@ impl Cluster {
         command.args(["--auth-local", "trust", "--auth-host", "scram-sha-256"]);
         command.args(segments);
         output(command)?;
+        let Some((templates, template)) = templates.zip(template) else { return Ok(()) };
         // Complete when it gets its name. If two are made at once, one of them is dropped.
         fs::create_dir_all(&templates).context(templates.display())?;
         let unfinished = tempfile::tempdir_in(&templates)?;
