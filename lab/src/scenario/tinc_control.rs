@@ -187,7 +187,12 @@ impl Talker {
     fn new(key: Arc<PrivateKey>, server: HostConfig) -> Result<Self> {
         let name: NodeName = GUEST.parse().context("a name")?;
         let other: NodeName = "server".parse().context("a name")?;
-        let mut own = ServerConfig { auto_connect: false, ..ServerConfig::default() };
+        let mut own = ServerConfig {
+            auto_connect: false,
+            learn_keys: false,
+            legacy_nodes: false,
+            ..ServerConfig::default()
+        };
         own.own.tcp_only = true;
         own.connect_to = vec![other.clone()];
         let config =

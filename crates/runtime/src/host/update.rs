@@ -23,6 +23,7 @@ impl Host {
         let blocks_local = |plan: &HostPlan| plan.redirect.is_some_and(|r| r.block_local);
         let Some((name, index)) = self.device.clone() else { return self.apply(plan).await };
         if former.remote != plan.remote || blocks_local(&former) != blocks_local(plan) {
+            // This passes over the tunnel's own routes, so they can stay: without them, packets would leave outside the tunnel.
             self.outside = self.look_outside(plan).await;
         }
         let mut notes = self.apply_policy(plan).await?;

@@ -13,8 +13,8 @@ use crate::subnet::Subnet;
 
 impl Node {
     /// Takes over the settings of `tinc.conf` that may change while a node runs: the nodes to connect to, `AutoConnect`,
-    /// `LearnKeys`, `LegacyNodes`, `LocalDiscovery`, `Weight`, and all times and limits. Connections that this node opened to nodes that it no longer has to connect to
-    /// are closed.
+    /// `LearnKeys`, `LegacyNodes`, `LocalDiscovery`, `Weight`, and all times and limits. Connections that this node opened to nodes that it no
+    /// longer has to connect to are closed.
     pub fn configure(&mut self, now: Instant, server: &ServerConfig) {
         self.now = now;
         let own = &mut self.config;
