@@ -8,8 +8,9 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 scripts/deps.sh check || exit 1
 
-# Where nothing was compiled incrementally yet, the files for it cost a sixth of the time and bring nothing.
-[[ -d target/debug/incremental ]] || export CARGO_INCREMENTAL=0
+# Where nothing was compiled incrementally yet, the files for it cost a sixth of the time and bring nothing. Cargo makes the folder itself in
+# any case.
+[[ -n $(ls -A target/debug/incremental 2>/dev/null) ]] || export CARGO_INCREMENTAL=0
 
 scratch=$(mktemp -d)
 declare -A lanes=()
