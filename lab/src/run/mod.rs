@@ -29,7 +29,7 @@ use crate::testbed::{LinkMode, Testbed};
 /// Example: adit-lab run smoke
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// smoke (under 2 minutes), standard (under 20), full (hours), transports (TCP and TAP), workers (many cores), or the path of a plan's file
+    /// A plan's name (adit-lab list), such as smoke (under 2 minutes) or standard (under 20), or the path of a plan's file
     #[arg(required_unless_present = "resume")]
     plan: Option<String>,
     /// Folder for the results; a new folder under lab-results/ if not given

@@ -24,6 +24,7 @@ mod connections;
 mod contradictions;
 mod control;
 mod discovery;
+mod early;
 mod floods;
 mod handshake;
 mod info;
@@ -181,6 +182,8 @@ pub struct Node {
     peers: BTreeMap<NodeName, Peer>,
     /// The nodes with packets that wait for a rekey, and those whose rekey is over since a moment ago.
     settling: BTreeSet<NodeName>,
+    /// The records that wait for their key.
+    early: BTreeMap<NodeName, Vec<early::EarlyRecord>>,
     by_id: BTreeMap<NodeId, NodeName>,
     /// The nodes with a confirmed UDP address.
     by_address: HashMap<SocketAddr, NodeName>,
@@ -241,6 +244,7 @@ impl Node {
             recent: BTreeMap::new(),
             peers: BTreeMap::new(),
             settling: BTreeSet::new(),
+            early: BTreeMap::new(),
             by_id: BTreeMap::from([(own.id(), own.clone())]),
             by_address: HashMap::new(),
             changed_paths: ChangedPaths::default(),

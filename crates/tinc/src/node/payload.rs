@@ -402,7 +402,7 @@ impl Node {
 
     /// Opens a record and handles its data. Returns whether it is authentic. If it is not, and `trusted`, it starts a new session: then it came
     /// from an address that is known to be the sender's.
-    fn open(
+    pub(super) fn open(
         &mut self,
         from: &NodeName,
         record: &mut [u8],
@@ -416,12 +416,20 @@ impl Node {
             count(&mut self.counters.refused_records);
             return false;
         };
+        // A failure alters the record.
+        let copy = session.sptps.awaits_receive_key().then(|| record.to_vec());
         let (kind, data) = match session.sptps.open(record) {
             Ok(opened) => {
                 *heard = Some(self.now);
                 opened
             }
             Err(error) => {
+                if let Some(copy) = copy
+                    && matches!(error, Error::Forged | Error::NotEstablished)
+                    && self.keep_early(from, copy, arrival)
+                {
+                    return false;
+                }
                 count(&mut self.counters.refused_records);
                 if trusted && matches!(error, Error::Forged | Error::UnexpectedType(_)) {
                     self.forged(from);

@@ -122,6 +122,7 @@ impl Node {
     pub(super) fn start_session(&mut self, to: &NodeName) {
         let (now, own) = (self.now, self.own.clone());
         let Some(key) = self.public_key(to) else { return self.ask_public_key(to) };
+        self.forget_early(to);
         let label = data_label(own.as_str(), to.as_str());
         let (role, cipher) = (Role::Initiator, self.cipher_choice(to));
         let params = Params { role, key: self.key.clone(), peer: key, label, cipher };
@@ -298,6 +299,7 @@ impl Node {
             peer.udp.set_address(address);
         }
         self.release_held();
+        self.open_early(from);
     }
 
     /// A handshake has given a session its keys: plans when to renew them.
@@ -397,6 +399,7 @@ impl Node {
     /// Renews keys, starts sessions again whose rekey got stuck, and sends packets that waited.
     pub(super) fn check_sessions(&mut self) {
         let now = self.now;
+        self.drop_early();
         let (mut rekey, mut stuck) = (Vec::new(), Vec::new());
         for (name, peer) in &mut self.peers {
             peer.replacement.take_if(|replacement| now.since(replacement.started) >= RETRY);

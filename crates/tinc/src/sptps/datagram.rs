@@ -203,6 +203,11 @@ impl Datagram {
         self.handshake.has_sent_ack() && !self.is_peer_tolerant()
     }
 
+    /// Returns whether the peer may already seal under a key that this side does not know yet.
+    pub fn awaits_receive_key(&self) -> bool {
+        self.handshake.awaits_keys() && !self.is_peer_tolerant()
+    }
+
     /// Returns whether records may be sealed at any time during a rekey, whatever they overtake.
     pub fn is_peer_tolerant(&self) -> bool {
         self.handshake.is_peer_tolerant()

@@ -206,6 +206,12 @@ impl Handshake {
         !matches!(self.state, State::Idle)
     }
 
+    /// Returns whether the peer may know the keys before this side does. Only a responder may: it has the initiator's SIG before it sends its own.
+    pub(super) fn awaits_keys(&self) -> bool {
+        let has_keys = matches!(self.state, State::Idle | State::AwaitAck(_));
+        self.params.role == Role::Initiator && !has_keys
+    }
+
     /// Returns whether this side has sent its ACK of a rekey and waits for the peer's.
     pub(super) fn has_sent_ack(&self) -> bool {
         matches!(self.state, State::AwaitAck(None))

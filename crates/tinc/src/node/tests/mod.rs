@@ -5,6 +5,7 @@ mod carried;
 mod ciphers;
 mod connections;
 mod discovery;
+mod early;
 mod floods;
 mod hostile;
 mod packets;

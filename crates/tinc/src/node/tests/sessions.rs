@@ -254,7 +254,7 @@ fn a_broken_session_starts_again() {
     assert!(forged(&mut bench, address("dave")));
     assert!(bench.events().contains(&Event::SessionRestarted(name("dave"))));
     assert!(!forged(&mut bench, address("dave")));
-    assert_eq!(bench.node.counters().refused_records, 5);
+    assert_eq!(bench.node.counters().refused_records, 4, "the last one may be of the new session");
 }
 
 /// Section 9.5: the peer's datagrams under new keys overtake its last SIG, and tinc does not hold them back.

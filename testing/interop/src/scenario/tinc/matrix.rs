@@ -86,9 +86,6 @@ const REKEYS: usize = 2;
 /// over TCP, and two nodes of tinc do not wait for it.
 const LOST_BEHIND_RELAY: u64 = 4;
 
-/// The number of packets that rekeys between adit and a relay of tinc may lose where tinc 1.0 is behind it. The cause of the losses is not known.
-const LOST_TO_RELAY: u64 = 2;
-
 /// The share of lost packets, in percent.
 const LOSS: u32 = 2;
 
@@ -360,11 +357,8 @@ fn rekeys(bed: &Bed, combination: &Combination) -> Result<String> {
         }
     }
     bed.wait_for_ping(ADIT, PEER, combination.inner_v6)?;
-    let most = match combination.path {
-        Path::Legacy => LOST_TO_RELAY,
-        _ if bed.nodes.len() > RELAY => LOST_BEHIND_RELAY,
-        _ => 0,
-    };
+    let is_relayed = bed.nodes.len() > RELAY && combination.path != Path::Legacy;
+    let most = if is_relayed { LOST_BEHIND_RELAY } else { 0 };
     ensure(lost <= most, || format!("{lost} packets were lost during rekeys, and {passed} not"))?;
     let again = requested() - started;
     ensure(again == 0, || format!("{again} requests for a session during rekeys"))?;
