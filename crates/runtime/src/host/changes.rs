@@ -64,6 +64,31 @@ impl Host {
         }
     }
 
+    /// Puts a route into the place of another one. There is no moment without either.
+    pub(super) async fn replace_route(
+        &mut self,
+        replaced: &Route,
+        route: &KernelRoute,
+        index: u32,
+        name: &str,
+    ) -> Result<(), String> {
+        let Some(wanted) = kernel_route(route, index) else { return Ok(()) };
+        let dev = Some(name).filter(|_| route.through == RouteInterface::Tunnel);
+        say!(3, "net_route_{}_add: {}", family(&route.net), line(&wanted, dev));
+        if self.net.replace_route(&wanted).await.is_err() {
+            // With its gateway the kernel refuses some routes in the tunnel, which are added without it.
+            self.undo_change(&Change::Route(*replaced)).await;
+            return self.add_route(route, index, name).await;
+        }
+        self.changes.retain(|change| *change != Change::Route(*replaced));
+        self.undo_log.remove(replaced);
+        if route.through != RouteInterface::Tunnel {
+            self.undo_log.add(&wanted);
+        }
+        self.changes.push(Change::Route(wanted));
+        Ok(())
+    }
+
     /// Returns the routes that this tunnel has added.
     pub(super) fn routes(&self) -> impl Iterator<Item = &Route> {
         self.changes.iter().filter_map(|change| match change {

@@ -1,11 +1,12 @@
 //! Replaces the plan while the tunnel is up, and applies only the differences.
 
-use adit_linux::net::NetErrorKind;
+use adit_linux::net::{NetErrorKind, Route};
 
 use super::apply::{ApplyOutcome, Host};
 use super::changes::{Change, family, kernel_route};
 use super::plan::HostPlan;
 use super::routes::{KernelRoute, expand};
+use super::sysctl;
 use crate::fault::Fault;
 use crate::say;
 
@@ -35,11 +36,7 @@ impl Host {
                 routes.iter().any(|r| kernel_route(r, index).as_ref() == Some(route))
             }
         };
-        let (kept, stale): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.changes).into_iter().partition(wanted);
-        for change in stale.iter().rev() {
-            self.revert(change).await;
-        }
+        let (kept, mut stale): (Vec<_>, Vec<_>) = self.changes.iter().cloned().partition(wanted);
         let is_new = |route: &KernelRoute| {
             let route = kernel_route(route, index);
             !kept
@@ -47,7 +44,12 @@ impl Host {
                 .any(|change| matches!(change, Change::Route(r) if route.as_ref() == Some(r)))
         };
         let new: Vec<KernelRoute> = routes.iter().filter(|route| is_new(route)).copied().collect();
-        self.changes = kept;
+        // What is new comes before what is stale goes: a device without an address has no routes, and packets would leave outside the tunnel.
+        if !keep_other_addresses(&name) {
+            for change in stale.extract_if(.., |change| matches!(change, Change::Address(_))) {
+                self.undo_change(&change).await;
+            }
+        }
         if former.mtu != plan.mtu {
             say!(3, "net_iface_mtu_set: mtu {} for {name}", plan.mtu);
             self.set_mtu(index, plan.mtu).await?;
@@ -62,14 +64,40 @@ impl Host {
         }
         self.lacks_routes = false;
         for route in &new {
-            if let Err(note) = self.add_route(route, index, &name).await {
+            let added = match take_replaced(&mut stale, route, index) {
+                Some(replaced) => self.replace_route(&replaced, route, index, &name).await,
+                None => self.add_route(route, index, &name).await,
+            };
+            if let Err(note) = added {
                 self.lacks_routes = true;
                 notes.push(note);
             }
+        }
+        for change in stale.iter().rev() {
+            self.undo_change(change).await;
         }
         notes.extend(self.apply_forwarding(plan, &name));
         notes.extend(self.dns.apply(plan.dns.as_ref(), Some(&(name, index))).await);
         self.plan = Some(plan.clone());
         Ok(ApplyOutcome::Changed(notes))
+    }
+}
+
+/// Lets the device keep its other addresses when the first one in their network is removed, which the kernel does not by default. Returns whether
+/// the kernel allows it.
+fn keep_other_addresses(device: &str) -> bool {
+    sysctl::write(&format!("net.ipv4.conf.{device}.promote_secondaries"), "1").is_ok()
+}
+
+/// Takes the route whose place a new one takes: no table has two to the same network with the same metric.
+fn take_replaced(stale: &mut Vec<Change>, route: &KernelRoute, index: u32) -> Option<Route> {
+    let place = |route: &Route| (route.to, route.metric, route.table);
+    let new = kernel_route(route, index)?;
+    let at = stale
+        .iter()
+        .position(|change| matches!(change, Change::Route(old) if place(old) == place(&new)))?;
+    match stale.remove(at) {
+        Change::Route(old) => Some(old),
+        Change::Address(_) => None,
     }
 }
