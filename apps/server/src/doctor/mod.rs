@@ -1,5 +1,6 @@
 //! `adit doctor`: reports what prevents a VPN from working on this host, with a remedy for each problem.
 
+mod folders;
 mod kernel;
 mod network;
 mod server;
@@ -127,6 +128,10 @@ pub fn examine(paths: &Paths) -> Vec<Finding> {
     findings.extend(network::firewall(device, &listen));
     findings.push(network::mtu());
     findings.push(network::dns());
+    // Without these rights every folder would be reported.
+    if nix::unistd::geteuid().is_root() {
+        findings.extend(folders::folders(&[&paths.config, &paths.data, &paths.run]));
+    }
     findings.push(network::leftovers());
     findings.push(network::routing());
     findings.extend(left_behind(paths));
