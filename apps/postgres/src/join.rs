@@ -19,6 +19,7 @@ use super::register::{Candidate, commit, forget};
 use super::settings::Settings;
 use adit_runtime::clock::now;
 use adit_runtime::fault::Fault;
+use adit_runtime::progress::Progress;
 
 const ASK: &str = "SELECT adit.ask($1, $2)";
 
@@ -86,6 +87,8 @@ async fn run(
     options: &JoinOptions,
     tell: &mut dyn FnMut(&str),
 ) -> Result<JoinOutcome, Fault> {
+    let progress = Progress::new("joining");
+    let tell = &mut |line: &str| progress.aside(|| tell(line));
     let mut client = connect_as_invited(target, tell).await?;
     let (network, _) = admin::network(&client).await?;
     let paths = Paths::new(dir, options.network_name.as_deref().unwrap_or(&network.tag))?;
