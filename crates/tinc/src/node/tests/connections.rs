@@ -416,6 +416,16 @@ fn rounds_over_all_addresses_come_at_growing_intervals() {
     // Section 7.5: nodes that failed at once do not all try again at once.
     let due = bench.node.outgoing[&name("bob")].due().unwrap();
     assert_ne!(due.since(start).subsec_millis(), 0);
+    // Once a neighbour has answered a ping, the next round comes at once.
+    for answers in [false, true] {
+        let id = bench.join("bob");
+        if answers {
+            bench.say("bob", "9");
+        }
+        bench.node.closed(bench.now, id);
+        let due = bench.node.outgoing[&name("bob")].due().unwrap();
+        assert_eq!(due.since(bench.now) <= Duration::from_secs(1), answers);
+    }
 }
 
 /// `AddressFamily`: addresses of the other family are not dialled, wherever they come from.
@@ -473,6 +483,7 @@ fn another_node_at_the_dialled_address_is_refused() {
     let id = dial(&mut bench);
     bench.join("bob");
     assert!(!bench.is_open(id), "the node connected by itself, so the attempt ends");
+    bench.say("bob", "9");
     assert!(bench.node.disconnect(bench.now, &name("bob")));
     bench.pump();
     assert_eq!(bench.close_reason(), Some(CloseReason::Requested));

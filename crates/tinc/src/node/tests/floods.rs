@@ -180,7 +180,8 @@ fn a_tunnel_server_passes_nothing_on() {
     let lines = bench.take("carol");
     let edge = format!("12 R alice carol {} 655 700000c 5 192.0.2.1 655", address("carol").ip());
     assert_eq!(lines, ["10 R alice 10.1.0.0/16", &edge], "only its own subnets");
-    bench.forget();
+    bench.edges("carol", &[("alice", "carol")]);
+    assert!(bench.node.graph().route(&name("carol")).is_some());
     for line in [
         "12 1 bob dave 192.0.2.9 655 700000c 1",
         "12 2 dave erin 192.0.2.9 655 700000c 1",
