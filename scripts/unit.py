@@ -45,12 +45,15 @@ def run(program):
     # cargo sets this variable as well, and runs each program in the folder of its package.
     environment = {**os.environ, "CARGO_MANIFEST_DIR": str(folder)}
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    tests = subprocess.run(command, cwd=folder, env=environment, text=True, errors="replace", **pipes)
-    took = f"{time.monotonic() - began:.1f} s"
+    tests = subprocess.Popen(command, cwd=folder, env=environment, text=True, errors="replace", **pipes)
+    output = tests.stdout.read()
+    _, status, usage = os.wait4(tests.pid, 0)
+    tests.returncode = os.waitstatus_to_exitcode(status)
+    took = f"{time.monotonic() - began:.1f} s ({usage.ru_utime + usage.ru_stime:.1f} s of CPU)"
     if tests.returncode:
-        print(f"{tests.stdout}\n{name}: failed with {tests.returncode} after {took}", flush=True)
+        print(f"{output}\n{name}: failed with {tests.returncode} after {took}", flush=True)
         return name
-    passed = sum(int(number) for number in re.findall(r"^test result: ok\. (\d+) passed", tests.stdout, re.MULTILINE))
+    passed = sum(int(number) for number in re.findall(r"^test result: ok\. (\d+) passed", output, re.MULTILINE))
     if passed:
         print(f"{name}: {passed} passed in {took}", flush=True)
     return None
