@@ -38,18 +38,18 @@ fn explain(folder: &Path, error: &io::Error) -> Finding {
     let (what, remedy) = match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => (
             format!("{shown} is full: keys and settings cannot be saved"),
-            format!("free some space, or some files: df -h {shown}; df -i {shown}"),
+            [format!("free some space: df -h {shown}"), format!("or some files: df -i {shown}")],
         ),
         io::ErrorKind::ReadOnlyFilesystem => (
             format!("{shown} is read-only: keys and settings cannot be saved"),
-            format!("find the mount and why it is read-only: findmnt -T {shown}; dmesg"),
+            [format!("the mount: findmnt -T {shown}"), "why it is read-only: dmesg".to_owned()],
         ),
         _ => (
             format!("{shown} cannot be written: {error}"),
-            format!("look what is there: ls -ld {shown}; lsattr -d {shown}"),
+            [format!("look what is there: ls -ld {shown}"), format!("and: lsattr -d {shown}")],
         ),
     };
-    Finding::problem(CHECK, what).remedy(remedy)
+    remedy.into_iter().fold(Finding::problem(CHECK, what), Finding::remedy)
 }
 
 #[cfg(test)]
