@@ -109,7 +109,8 @@ build() {
         exec chroot "$2" "${@:4}"
     ' bash "$PWD" "$root" "${CARGO_HOME:-$HOME/.cargo}" \
         /usr/bin/env -i -C /adit PATH=/usr/bin HOME=/tmp LC_ALL=C CARGO_HOME=/cargo RUSTC_BOOTSTRAP=1 \
-        ${CARGO_BUILD_JOBS:+"CARGO_BUILD_JOBS=$CARGO_BUILD_JOBS"} "CC_${musl//-/_}=musl-gcc" \
+        ${CARGO_BUILD_JOBS:+"CARGO_BUILD_JOBS=$CARGO_BUILD_JOBS"} ${ADIT_REVISION:+"ADIT_REVISION=$ADIT_REVISION"} \
+        ${SOURCE_DATE_EPOCH:+"SOURCE_DATE_EPOCH=$SOURCE_DATE_EPOCH"} "CC_${musl//-/_}=musl-gcc" \
         cargo build --offline --locked -Z build-std=std --profile "$profile" --target "$musl" \
         --target-dir target/packages/musl/build -p adit-cli
     cp "$out/build/$musl/$profile/adit" "$out/adit"

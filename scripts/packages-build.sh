@@ -22,7 +22,9 @@ export CFLAGS="-ffile-prefix-map=$map -ffile-prefix-map=$registry"
 
 # The label `revision` of the metrics. A build without it does not know its commit, so that cargo does not compile everything again at each one.
 ADIT_REVISION=${ADIT_REVISION:-$(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)}
-export ADIT_REVISION
+# The time that C code with __TIME__ contains.
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
+export ADIT_REVISION SOURCE_DATE_EPOCH
 
 # Compiles packages for a target.
 compile() {
