@@ -25,6 +25,9 @@ const WAITING: usize = 64;
 /// The number of bytes that are read at once.
 const READ: usize = 16 * 1024;
 
+/// The number of bytes from which no more are added to a write.
+const WRITE: usize = 16 * 1024;
+
 /// The longest time for sending what waits on a connection that is closed.
 const LINGER: Duration = Duration::from_secs(2);
 
@@ -244,12 +247,19 @@ async fn reader(
     }
 }
 
+/// Writes what waits together. After the two records that end a rekey, a datagram under the new key may overtake the second one if they go one by
+/// one: the peer answers the first, and tinc discards the datagram.
 async fn write_all(
     mut stream: impl AsyncWrite + Unpin,
     mut lines: mpsc::UnboundedReceiver<Vec<u8>>,
     backlog: Arc<AtomicUsize>,
 ) {
-    while let Some(bytes) = lines.recv().await {
+    while let Some(mut bytes) = lines.recv().await {
+        while bytes.len() < WRITE
+            && let Ok(more) = lines.try_recv()
+        {
+            bytes.extend_from_slice(&more);
+        }
         let written = stream.write_all(&bytes).await;
         backlog.fetch_sub(bytes.len(), Relaxed);
         if written.is_err() {
@@ -260,9 +270,52 @@ async fn write_all(
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+
     use tokio::time::timeout;
 
     use super::*;
+
+    /// Takes each write as it comes.
+    struct Recorder(mpsc::UnboundedSender<Vec<u8>>);
+
+    impl AsyncWrite for Recorder {
+        fn poll_write(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            self.0.send(bytes.to_vec()).unwrap();
+            Poll::Ready(Ok(bytes.len()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    /// Section 9.5: a SIG and the ACK after it reach the peer at once.
+    #[tokio::test]
+    async fn what_waits_is_written_together() {
+        let (tx, mut writes) = mpsc::unbounded_channel();
+        let (lines, waiting) = mpsc::unbounded_channel();
+        let backlog = Arc::new(AtomicUsize::new(WRITE + 9));
+        for line in [b"sig\n".to_vec(), b"ack\n".to_vec(), vec![0; WRITE], vec![1]] {
+            lines.send(line).unwrap();
+        }
+        drop(lines);
+        write_all(Recorder(tx), waiting, Arc::clone(&backlog)).await;
+        let first = writes.recv().await.unwrap();
+        assert!(first.starts_with(b"sig\nack\n") && first.len() == WRITE + 8);
+        assert_eq!(writes.recv().await.unwrap(), [1]);
+        assert_eq!(backlog.load(Relaxed), 0);
+    }
 
     /// One connection, and its other end. 16 bytes fit between them.
     fn with_a_peer() -> (Streams, tokio::io::DuplexStream) {
