@@ -1,8 +1,7 @@
 //! Checks whether the folders that adit changes can be written.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
 use std::path::Path;
+use std::{fs, io};
 
 use super::Finding;
 
@@ -11,7 +10,7 @@ const CHECK: &str = "folders";
 /// The length of the file with which a folder is tried, bytes: as long as most files in it.
 const TRIAL: usize = 4096;
 
-/// Tries to write into each folder that exists. Returns a finding for each that fails, or one for all.
+/// Writes a file into each folder that exists, as adit saves all others. Returns a finding for each that fails, or one for all.
 pub(super) fn folders(folders: &[&Path]) -> Vec<Finding> {
     let existing: Vec<&Path> = folders.iter().copied().filter(|path| path.exists()).collect();
     let failed: Vec<Finding> = existing
@@ -27,10 +26,8 @@ pub(super) fn folders(folders: &[&Path]) -> Vec<Finding> {
 
 fn attempt(folder: &Path) -> io::Result<()> {
     let path = folder.join(format!(".adit-doctor-{}", std::process::id()));
-    let mut file = File::options().write(true).create_new(true).open(&path)?;
-    let written = file.write_all(&[0; TRIAL]).and_then(|()| file.sync_data());
-    fs::remove_file(&path)?;
-    written
+    adit_linux::file::replace(&path, &[0; TRIAL], 0o600, ".new")?;
+    fs::remove_file(&path)
 }
 
 fn explain(folder: &Path, error: &io::Error) -> Finding {
