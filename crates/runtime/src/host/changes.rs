@@ -29,6 +29,17 @@ impl Host {
         index: u32,
         name: &str,
     ) -> Result<(), String> {
+        self.exchange_route(route, index, name, None).await
+    }
+
+    /// Adds a route, in the place of one that the tunnel has added to the same network with the same metric: there is no moment without either.
+    pub(super) async fn exchange_route(
+        &mut self,
+        route: &KernelRoute,
+        index: u32,
+        name: &str,
+        replaced: Option<Route>,
+    ) -> Result<(), String> {
         let Some(mut wanted) = kernel_route(route, index) else { return Ok(()) };
         let dev = Some(name).filter(|_| route.through == RouteInterface::Tunnel);
         say!(3, "net_route_{}_add: {}", family(&route.net), line(&wanted, dev));
@@ -36,17 +47,26 @@ impl Host {
         if foreign {
             self.undo_log.add(&wanted);
         }
-        let mut added = self.net.add_route(&wanted).await;
+        let mut added = self.net.put_route(&wanted, replaced.is_some()).await;
         if matches!(&added, Err(e) if e.kind() == NetErrorKind::Unreachable)
             && route.through == RouteInterface::Tunnel
             && !self.ethernet
         {
             // The gateway is in none of the device's networks. Leave it out, because the device has only one other end.
             wanted.via = None;
-            added = self.net.add_route(&wanted).await;
+            added = self.net.put_route(&wanted, replaced.is_some()).await;
         }
         if added.is_err() && foreign {
             self.undo_log.remove(&wanted);
+        }
+        if let Some(replaced) = replaced {
+            let change = Change::Route(replaced);
+            if added.is_ok() {
+                self.changes.retain(|other| *other != change);
+                self.undo_log.remove(&replaced);
+            } else {
+                self.undo_change(&change).await;
+            }
         }
         match added {
             Ok(()) => {
@@ -62,31 +82,6 @@ impl Host {
             }
             Err(e) => Err(e.to_string()),
         }
-    }
-
-    /// Puts a route into the place of another one. There is no moment without either.
-    pub(super) async fn replace_route(
-        &mut self,
-        replaced: &Route,
-        route: &KernelRoute,
-        index: u32,
-        name: &str,
-    ) -> Result<(), String> {
-        let Some(wanted) = kernel_route(route, index) else { return Ok(()) };
-        let dev = Some(name).filter(|_| route.through == RouteInterface::Tunnel);
-        say!(3, "net_route_{}_add: {}", family(&route.net), line(&wanted, dev));
-        if self.net.replace_route(&wanted).await.is_err() {
-            // With its gateway the kernel refuses some routes in the tunnel, which are added without it.
-            self.undo_change(&Change::Route(*replaced)).await;
-            return self.add_route(route, index, name).await;
-        }
-        self.changes.retain(|change| *change != Change::Route(*replaced));
-        self.undo_log.remove(replaced);
-        if route.through != RouteInterface::Tunnel {
-            self.undo_log.add(&wanted);
-        }
-        self.changes.push(Change::Route(wanted));
-        Ok(())
     }
 
     /// Returns the routes that this tunnel has added.

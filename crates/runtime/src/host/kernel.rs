@@ -89,6 +89,11 @@ impl Kernel {
         self.net.replace_route(route).await
     }
 
+    /// Adds a route, or replaces the one to the same network with the same metric.
+    pub(super) async fn put_route(&self, route: &Route, replaces: bool) -> Result<(), NetError> {
+        if replaces { self.replace_route(route).await } else { self.add_route(route).await }
+    }
+
     pub(super) async fn delete_route(&self, route: &Route) -> Result<(), NetError> {
         self.pass(Operation::DeleteRoute(*route))?;
         self.net.delete_route(route).await

@@ -64,11 +64,8 @@ impl Host {
         }
         self.lacks_routes = false;
         for route in &new {
-            let added = match take_replaced(&mut stale, route, index) {
-                Some(replaced) => self.replace_route(&replaced, route, index, &name).await,
-                None => self.add_route(route, index, &name).await,
-            };
-            if let Err(note) = added {
+            let replaced = take_replaced(&mut stale, route, index);
+            if let Err(note) = self.exchange_route(route, index, &name, replaced).await {
                 self.lacks_routes = true;
                 notes.push(note);
             }
