@@ -15,7 +15,8 @@ use adit_wire::vlan::Tagged;
 use super::{Types, key, layout};
 use crate::LoopbackPlane;
 
-/// Returns a time that advances by 15 ms with each call: peers may then move with each packet.
+/// Returns a time that advances by 15 ms with each call: peers may then move with each packet. All tests of a program
+/// advance it, so seconds may pass between two packets.
 pub(crate) fn clock() -> Instant {
     static NOW: AtomicU64 = AtomicU64::new(1);
     Instant::from_nanos(NOW.fetch_add(15_000_000, Ordering::Relaxed))

@@ -335,15 +335,21 @@ fn rekeys_under_load((a, b): (Side, Side)) -> (Side, Side) {
             a.plane.apply(Command::SwapKeys(PeerId(7)));
             std::thread::sleep(Duration::from_millis(3));
             b.plane.apply(Command::SwapKeys(PeerId(7)));
-            // Longer than anything under the old key stays in flight, and on a busy machine until the other end has it.
+            // Longer than anything under the old key stays in flight, and on a busy machine until the other end has it or
+            // nothing arrives any more, because a datagram was lost.
             let counters = |side: &Side| side.plane.counters(PeerId(7)).unwrap();
             let sent = [&a, &b].map(|side| counters(side).tx_packets);
-            std::thread::sleep(Duration::from_millis(200));
             let received = || [&b, &a].map(|side| counters(side).rx_packets);
-            let is_pending =
-                || received().iter().zip(sent).any(|(received, sent)| *received < sent);
-            while is_pending() && !traffic.is_finished() {
+            std::thread::sleep(Duration::from_millis(300));
+            let (mut before, mut last_change) = (received(), Wall::now());
+            while before.iter().zip(sent).any(|(received, sent)| *received < sent)
+                && last_change.elapsed() < Duration::from_secs(1)
+            {
                 std::thread::sleep(Duration::from_millis(5));
+                let now = received();
+                if now != before {
+                    (before, last_change) = (now, Wall::now());
+                }
             }
         }
     });

@@ -5,11 +5,11 @@ use adit_engine::PeerId;
 use adit_engine::command::{InnerMtu, KeySlot};
 use adit_openvpn::data_format::{Command, Framing, FramingError, Notice, PacketLayout, PeerSpec};
 
-use crate::common::{End, SERVER, key, layout, link, packet, spec, world};
+use crate::common::{End, SERVER, key, layout, link, packet, spec, world, world_of};
 
-/// Creates a server and client 2 whose packets carry a fragment header.
+/// Creates a server and client 2 whose packets carry a fragment header. No time passes, in which fragments would expire.
 fn pieces(limit: u16, framing: Framing) -> (End, End) {
-    let (server, [client]) = world(Relay::Kernel, [2]);
+    let (server, [client]) = world_of(End::frozen, Relay::Kernel, [2]);
     let with = |at| PeerSpec {
         layout: PacketLayout { fragment: Some(limit), framing, ..layout(2) },
         ..spec(at)
