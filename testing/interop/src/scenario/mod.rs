@@ -46,6 +46,7 @@ mod wrappings;
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::case::{Configs, TestEnv, Tunnel, programs};
@@ -506,6 +507,13 @@ impl Scenario<'_> {
     fn pki(&self, name: &str) -> String {
         self.env.pki.file(PkiTool::OpenSslEc, name).display().to_string()
     }
+}
+
+/// Returns the id of a user for the machine of a test. The kernel counts all processes of an id, so that another test could otherwise use up
+/// what the LimitNPROC of a unit allows.
+fn new_user() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(61_000);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 /// Pings until an answer arrives.

@@ -4,11 +4,10 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use nix::sys::signal::Signal;
 
-use super::super::Scenario;
+use super::super::{Scenario, new_user};
 use super::systemd::Systemd;
 use super::{SOON, SystemLog, add_user, furnish, processes, unpacked};
 use crate::case::{READY, SETUP_LIMIT};
@@ -27,9 +26,6 @@ pub(super) const UNITS: &str = "lib/systemd/system";
 
 /// The folder with Debian's sample files.
 const SAMPLES: &str = "usr/share/doc/openvpn/examples/sample-config-files";
-
-/// Distinguishes the users of the machines.
-static NEXT_USER: AtomicU32 = AtomicU32::new(0);
 
 /// The socket on which a unit notifies its manager, in /etc because the test and the unit both see that folder.
 const NOTIFY: &str = "notify";
@@ -142,8 +138,7 @@ impl End {
         let etc = scenario.folder().join(role);
         let program = if role == "server" { scenario.server } else { scenario.client };
         let log = furnish(namespace, &etc, program, root)?;
-        // The kernel counts all processes of a user, so that another test could use up what LimitNPROC allows.
-        add_user(&etc, "adit", 61_000 + NEXT_USER.fetch_add(1, Ordering::Relaxed))?;
+        add_user(&etc, "adit", new_user())?;
         let notices = Notices::listen(&etc)?;
         let keys = etc.join(folder);
         fs::create_dir_all(&keys)?;

@@ -8,14 +8,15 @@ mod services;
 mod units;
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
 use nix::mount::{MntFlags, umount2};
 
-use super::Test;
+use super::{Test, new_user};
 use crate::case::TestEnv;
 use crate::failure::{Context, Result, ensure};
 use crate::net::Namespace;
@@ -157,9 +158,15 @@ mount -t tmpfs -o mode=0755 tmpfs root/run
 "#;
 
 impl Machine {
+    /// Mounts a system. The user that a package adds to it has an id of its own.
     fn new(lower: &Path, folder: &Path) -> Result<Self> {
         let this = Self { root: folder.join("root") };
         run("sh", &["-c", MOUNT, "sh", text(lower), text(folder)])?;
+        let id = new_user();
+        let range =
+            ["UID", "GID"].map(|kind| format!("SYS_{kind}_MIN {id}\nSYS_{kind}_MAX {id}\n"));
+        let mut settings = OpenOptions::new().append(true).open(this.path("etc/login.defs"))?;
+        settings.write_all(range.concat().as_bytes())?;
         Ok(this)
     }
 
