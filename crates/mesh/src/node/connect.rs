@@ -226,6 +226,19 @@ impl Node {
         }
     }
 
+    /// Gives up a way to a member that leads nowhere. After the last one, the pause remains: otherwise a member that is down would be dialled as
+    /// fast as its relay answers.
+    pub(super) fn way_failed(&mut self, now: Instant, key: KeyHash) {
+        let Some(attempt) = self.peers.get_mut(&key).and_then(|peer| peer.attempt.as_mut()) else {
+            return;
+        };
+        if !attempt.ways.is_empty() {
+            self.next_step(now, key);
+        } else if let Some(number) = attempt.number.take() {
+            self.sessions.disconnect(now, number, &mut self.session_outputs);
+        }
+    }
+
     /// Pauses an attempt, in addition to the time limit of its last step. The pause grows with each failure.
     fn pause(&mut self, now: Instant, timeout: Duration, key: KeyHash) {
         let random = Duration::from_millis(u64::from(self.random.below(500)));

@@ -235,11 +235,15 @@ fn a_node_that_was_down_for_long_is_reached_within_seconds() {
         w.run_for(SECOND * 3);
         w.ping(1, 2, SECOND * 5).unwrap();
         let changes = w.kill(2);
+        let before = w.sent_bytes(1);
         if tried {
             assert_eq!(w.ping(1, 2, SECOND * 100), None);
         } else {
             w.run_for(SECOND * 100);
         }
+        // Its relay answers at once that it is away. It is dialled again after a pause all the same.
+        let sent = w.sent_bytes(1) - before;
+        assert!(sent < 100_000, "{sent} bytes in 100 s");
         w.start(2, changes);
         let again = w.ping(1, 2, SECOND * 60).expect("no packet arrives");
         assert!(again < SECOND * 7, "{again:?}");
