@@ -34,11 +34,11 @@ fn explain(folder: &Path, error: &io::Error) -> Finding {
     let shown = folder.display();
     let (what, remedy) = match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => (
-            format!("{shown} is full: keys and settings cannot be saved"),
+            format!("{shown} is full: nothing can be saved in it"),
             [format!("free some space: df -h {shown}"), format!("or some files: df -i {shown}")],
         ),
         io::ErrorKind::ReadOnlyFilesystem => (
-            format!("{shown} is read-only: keys and settings cannot be saved"),
+            format!("{shown} is read-only: nothing can be saved in it"),
             [format!("the mount: findmnt -T {shown}"), "why it is read-only: dmesg".to_owned()],
         ),
         _ => (
