@@ -33,7 +33,7 @@ deb() {
 }
 
 build_deb() {
-    local root=$scratch/deb needs
+    local root=$scratch/deb needs unit
     needs=$(depends "$adit")
     cp -a "$files" "$root-adit"
     # Debian's zsh looks there.
@@ -42,6 +42,9 @@ build_deb() {
 
     mkdir -p "$root-openvpn/usr/sbin"
     ln -s ../bin/adit "$root-openvpn/usr/sbin/openvpn"
+    for unit in openvpn openvpn-client openvpn-server; do
+        install -D -m 644 "$top/packaging/adit-openvpn.conf" "$root-openvpn/usr/lib/systemd/system/$unit@.service.d/adit-openvpn.conf"
+    done
     documents "$root-openvpn/usr/share/doc/adit-openvpn"
     deb adit-openvpn "$root-openvpn" all ''
 

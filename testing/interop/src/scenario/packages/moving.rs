@@ -127,8 +127,13 @@ pub(super) fn from_openvpn(case: &Case<'_>) -> Result<String> {
     let pid = system.property("openvpn-server@server", "MainPID")?;
     let name = run(&format!("cat /proc/{pid}/comm"))?;
     ensure(name.trim() == "openvpn", || format!("the main process is {name}"))?;
+    let limit = || system.property("openvpn-server@server", "LimitNPROC");
+    let raised = limit()?;
+    ensure(raised == "infinity", || format!("the processes of all instances: {raised}"))?;
 
     run(remove)?;
+    let restored = limit()?;
+    ensure(restored == "10", || format!("openvpn's own limit is {restored}"))?;
     run(back)?;
     connects("openvpn again")?;
     by_adit(1)?;
