@@ -8,7 +8,7 @@ use ratatui::widgets::{Cell, Paragraph, Row as TableRow, Sparkline, Table, Table
 
 use super::view::{HISTORY, History, Mode, Row, View};
 use crate::args::SortKey;
-use crate::text::{bytes, count, rate, span};
+use crate::text::{bytes, count, rate, span, wrapped};
 
 /// The maximum number of lines for instances. The others are counted.
 const MAX_INSTANCES: usize = 4;
@@ -168,7 +168,8 @@ fn draw_details(view: &View, row: &Row, frame: &mut Frame<'_>, area: Rect) {
     let own = own.into_iter().filter(|(_, value)| !value.is_empty());
     for (what, value) in own.chain(row.details.iter().map(|(what, value)| (*what, value.as_str())))
     {
-        lines.push(Line::from(format!("  {what:<22}{value}")));
+        let wrapped = wrapped(&format!("  {what:<22}"), value);
+        lines.extend(wrapped.lines().map(|line| Line::from(line.to_owned())));
     }
     frame.render_widget(Paragraph::new(lines).wrap(Wrap { trim: false }), text);
     if let Some(history) = view.history(row) {

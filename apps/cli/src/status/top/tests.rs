@@ -356,3 +356,13 @@ fn a_narrow_list_shows_the_first_address_and_the_details_show_all() {
     let inside = "  inside                10.8.0.2 fd6c:36e6:93be::1000".to_owned();
     assert!(screen(&view).contains(&inside), "{:#?}", screen(&view));
 }
+
+#[test]
+fn a_long_value_goes_on_beneath_itself() {
+    let client = PeerReport { tls: "a suite, ".repeat(9), ..peer(2, "alice", 0) };
+    let mut view = View::new(SortKey::Name, false);
+    view.update(&server(vec![client]), Duration::ZERO);
+    press(&mut view, &[KeyCode::Enter]);
+    let rest = format!("{:24}suite, a suite, a suite,", "");
+    assert!(screen(&view).contains(&rest), "{:#?}", screen(&view));
+}
