@@ -226,16 +226,18 @@ impl Node {
         }
     }
 
-    /// Gives up a way to a member that leads nowhere. After the last one, the pause remains: otherwise a member that is down would be dialled as
-    /// fast as its relay answers.
-    pub(super) fn way_failed(&mut self, now: Instant, key: KeyHash) {
-        let Some(attempt) = self.peers.get_mut(&key).and_then(|peer| peer.attempt.as_mut()) else {
+    /// Gives up a way to a member that leads nowhere. The next one follows at once; after the last one, the pause remains: otherwise a member that
+    /// is down would be dialled as fast as its relay answers.
+    pub(super) fn way_failed(&mut self, now: Instant, key: &KeyHash) {
+        let Some(attempt) = self.peers.get_mut(key).and_then(|peer| peer.attempt.as_mut()) else {
             return;
         };
-        if !attempt.ways.is_empty() {
-            self.next_step(now, key);
-        } else if let Some(number) = attempt.number.take() {
+        if let Some(number) = attempt.number.take() {
             self.sessions.disconnect(now, number, &mut self.session_outputs);
+        }
+        if !attempt.ways.is_empty() {
+            attempt.until = now;
+            self.next_tick = now;
         }
     }
 

@@ -360,7 +360,7 @@ impl Node {
                 let attempt = self.peers.get(&peer).and_then(|peer| peer.attempt.as_ref());
                 let number = attempt.and_then(|attempt| attempt.number);
                 if number.and_then(|number| self.sessions.link(number)).is_some_and(stuck) {
-                    self.way_failed(now, peer);
+                    self.way_failed(now, &peer);
                 }
             }
             Record::Accept { from: sender, ids } => self.accept(now, from, sender, ids, out),

@@ -277,10 +277,8 @@ impl Node {
     fn stream_failed(&mut self, now: Instant, key: &KeyHash, to: SocketAddr) {
         if let Some(attempt) = self.peers.get_mut(key).and_then(|peer| peer.attempt.as_mut())
             && attempt.dials.take_if(|dialled| *dialled == to).is_some()
-            && !attempt.ways.is_empty()
         {
-            attempt.until = now;
-            self.next_tick = now;
+            self.way_failed(now, key);
         }
     }
 }
