@@ -322,6 +322,21 @@ fn a_rekey_under_load_over_a_stream_loses_nothing() {
     nothing_is_missing(&a, &b);
 }
 
+/// Waits until each end has as many packets as the other had sent, or until nothing has arrived for a second, because a datagram was lost.
+fn wait_for_arrivals(sent: [u64; 2], a: &Side, b: &Side) {
+    let received = || [b, a].map(|side| side.plane.counters(PeerId(7)).unwrap().rx_packets);
+    let (mut before, mut last_change) = (received(), Wall::now());
+    while before.iter().zip(sent).any(|(received, sent)| *received < sent)
+        && last_change.elapsed() < Duration::from_secs(1)
+    {
+        std::thread::sleep(Duration::from_millis(5));
+        let now = received();
+        if now != before {
+            (before, last_change) = (now, Wall::now());
+        }
+    }
+}
+
 fn rekeys_under_load((a, b): (Side, Side)) -> (Side, Side) {
     std::thread::scope(|scope| {
         let traffic = scope.spawn(|| stream_passes(&a, &b, "10.9.0.2:7000"));
@@ -335,22 +350,10 @@ fn rekeys_under_load((a, b): (Side, Side)) -> (Side, Side) {
             a.plane.apply(Command::SwapKeys(PeerId(7)));
             std::thread::sleep(Duration::from_millis(3));
             b.plane.apply(Command::SwapKeys(PeerId(7)));
-            // Longer than anything under the old key stays in flight, and on a busy machine until the other end has it or
-            // nothing arrives any more, because a datagram was lost.
-            let counters = |side: &Side| side.plane.counters(PeerId(7)).unwrap();
-            let sent = [&a, &b].map(|side| counters(side).tx_packets);
-            let received = || [&b, &a].map(|side| counters(side).rx_packets);
+            // Longer than anything under the old key stays in flight, except on a busy machine.
+            let sent = [&a, &b].map(|side| side.plane.counters(PeerId(7)).unwrap().tx_packets);
             std::thread::sleep(Duration::from_millis(300));
-            let (mut before, mut last_change) = (received(), Wall::now());
-            while before.iter().zip(sent).any(|(received, sent)| *received < sent)
-                && last_change.elapsed() < Duration::from_secs(1)
-            {
-                std::thread::sleep(Duration::from_millis(5));
-                let now = received();
-                if now != before {
-                    (before, last_change) = (now, Wall::now());
-                }
-            }
+            wait_for_arrivals(sent, &a, &b);
         }
     });
     for side in [&a, &b] {
