@@ -52,6 +52,20 @@ fn a_closed_terminal_ends_it() {
     assert_eq!(start(&folder).close(), Some(0));
 }
 
+/// As after nohup(1), or if it finds the terminal closed before it receives the signal.
+#[test]
+fn a_closed_terminal_ends_it_without_the_signal() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("vpn")).unwrap();
+    let mut command = Command::new("setsid");
+    let script = "stty rows 24 cols 80 && exec \"$0\" top --dir vpn";
+    command.args(["--ctty", "env", "--ignore-signal=HUP", "sh", "-c", script, ADIT]);
+    command.env("TERM", "xterm").current_dir(&folder);
+    let mut terminal = Terminal::start(command);
+    terminal.expect("quit");
+    assert_eq!(terminal.close(), Some(0));
+}
+
 /// A terminal that cannot move its cursor gets one page, as a pipe does.
 #[test]
 fn a_dumb_terminal_gets_one_page_without_control_sequences() {

@@ -12,7 +12,7 @@ mod page;
 mod tests;
 mod view;
 
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use std::sync::mpsc::{self, Receiver, SyncSender, TryRecvError};
 use std::time::{Duration, Instant};
@@ -62,7 +62,7 @@ pub(crate) fn top(options: &Top) -> Result<ExitCode, Fault> {
 /// Returns whether there is a terminal whose whole screen can be drawn. One of the type `dumb` cannot move its cursor.
 pub(crate) fn has_screen() -> bool {
     let is_dumb = std::env::var_os("TERM").is_some_and(|kind| kind == "dumb");
-    std::io::stdout().is_terminal() && std::io::stdin().is_terminal() && !is_dumb
+    io::stdout().is_terminal() && io::stdin().is_terminal() && !is_dumb
 }
 
 /// Shows rows on the whole terminal, which `look` looks up again and again.
@@ -81,11 +81,21 @@ pub(crate) fn full_screen(
     // This also restores the terminal before a panic is printed.
     let mut terminal = ratatui::try_init().map_err(|error| terminal_fault(&error))?;
     let ended = show(&mut terminal, &mut view, &messages);
-    ratatui::restore();
-    ended.map(|()| ExitCode::SUCCESS)
+    match ended {
+        // The terminal was closed, and the signal is on its way or ignored. Neither can it be restored nor may it be tried: ratatui panics if it
+        // cannot report a failure.
+        Err(_) if !io::stdout().is_terminal() => std::process::exit(0),
+        ended => {
+            ratatui::restore();
+            match ended.map_err(|error| terminal_fault(&error))? {
+                None => Ok(ExitCode::SUCCESS),
+                Some(fault) => Err(fault),
+            }
+        }
+    }
 }
 
-fn terminal_fault(error: &std::io::Error) -> Fault {
+fn terminal_fault(error: &io::Error) -> Fault {
     Fault::environment(format!("cannot use this terminal: {error}"))
 }
 
@@ -129,31 +139,28 @@ fn watch(
     }
 }
 
-/// Shows the view until a key or a signal ends it.
+/// Shows the view until a key or a signal ends it, or until the status cannot be looked up.
 fn show(
     terminal: &mut ratatui::DefaultTerminal,
     view: &mut View,
     messages: &Receiver<Message>,
-) -> Result<(), Fault> {
+) -> io::Result<Option<Fault>> {
     let mut changed = true;
     loop {
         if changed {
-            terminal
-                .draw(|frame| draw::draw(view, frame))
-                .map_err(|error| terminal_fault(&error))?;
+            terminal.draw(|frame| draw::draw(view, frame))?;
         }
         // Keys that are waiting already are drawn together.
         changed = false;
         let mut wait = KEY_WAIT;
-        while event::poll(wait).map_err(|error| terminal_fault(&error))? {
+        while event::poll(wait)? {
             wait = Duration::ZERO;
             changed = true;
-            let event = event::read().map_err(|error| terminal_fault(&error))?;
-            if let Event::Key(key) = event
+            if let Event::Key(key) = event::read()?
                 && key.kind != KeyEventKind::Release
                 && view.key(key.code, key.modifiers) == Step::Quit
             {
-                return Ok(());
+                return Ok(None);
             }
         }
         match messages.try_recv() {
@@ -161,9 +168,9 @@ fn show(
                 view.update(seen, passed);
                 changed = true;
             }
-            Ok(Message::Failed(fault)) => return Err(fault),
+            Ok(Message::Failed(fault)) => return Ok(Some(fault)),
             // The threads end only by a panic.
-            Ok(Message::End) | Err(TryRecvError::Disconnected) => return Ok(()),
+            Ok(Message::End) | Err(TryRecvError::Disconnected) => return Ok(None),
             Err(TryRecvError::Empty) => {}
         }
     }

@@ -69,7 +69,7 @@ impl Terminal {
     fn end(mut child: Child, shown: &str) -> Option<i32> {
         until("the program ends", || child.try_wait().unwrap().is_some());
         let code = child.wait().unwrap().code();
-        assert!(code.is_some(), "{shown}");
+        assert!(code.is_some(), "{:?} {shown}", child.wait());
         code
     }
 }
