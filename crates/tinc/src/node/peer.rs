@@ -19,8 +19,8 @@ pub(super) const MAX_HELD_BY_ALL: usize = 8192;
 pub(super) struct Peer {
     pub(super) id: NodeId,
     pub(super) session: Option<DataSession>,
-    /// The session that the node asked for while another one was established. It replaces the other one when its handshake proves that the node
-    /// itself asked, because any node of the net can ask in its name.
+    /// The session that the node asked for while another one was established, or while this node waited for an answer to its own request. It
+    /// replaces the other one when its handshake proves that the node itself asked, because any node of the net can ask in its name.
     pub(super) replacement: Option<DataSession>,
     /// When this node last asked for a session or a key.
     pub(super) asked: Option<Instant>,

@@ -226,7 +226,8 @@ impl Node {
         if waits && own > *from {
             return;
         }
-        let established = peer.is_established();
+        // A node of tinc gives up its own session whatever its name is, and then this node's own goes on: whichever the next record is for.
+        let keeps = waits || peer.is_established();
         let label = data_label(from.as_str(), own.as_str());
         let role = Role::Responder;
         let params = Params { role, key: self.key.clone(), peer: key, label, cipher };
@@ -235,7 +236,7 @@ impl Node {
             sptps.peer_offers();
         }
         let session = Some(DataSession::new(sptps, role, now));
-        if established {
+        if keeps {
             peer.replacement = session;
         } else {
             peer.set_session(session);

@@ -86,6 +86,20 @@ fn the_greater_name_wins_a_race() {
     assert!(bench.take("bob").iter().any(|line| line.starts_with("16 alice aaron ")));
 }
 
+/// Section 9.3: a node of tinc yields whatever its name is. If this node yields as well, it takes the answer to its own request.
+#[test]
+fn a_race_is_won_if_the_other_node_yields_too() {
+    let mut bench = with_dave();
+    bench.packet("dave", &ipv4(100));
+    let kex = request(&mut bench, "bob", "dave").unwrap();
+    // tinc's own request is on its way, and alice answers it. tinc cannot use the answer.
+    bench.request_session("bob", "dave");
+    assert!(bench.take("bob").iter().any(|line| line.starts_with("16 alice dave ")));
+    let session = bench.answer_session("bob", "dave", &kex);
+    assert!(session.sptps.is_established() && bench.info("dave").session);
+    assert_eq!(bench.node.counters().refused_handshakes, 0);
+}
+
 /// Section 9.4: keys over the net, once, and only when asked for.
 #[test]
 fn a_missing_key_is_asked_for_and_never_replaced() {
