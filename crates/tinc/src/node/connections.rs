@@ -79,7 +79,8 @@ pub(super) enum Next {
 /// Whether the neighbour answers.
 pub(super) struct Liveness {
     pub(super) pinged: Instant,
-    pub(super) awaits_pong: bool,
+    /// The number of PINGs that it has not answered yet.
+    pub(super) unanswered: u32,
 }
 
 /// A unit of a connection's input.
@@ -401,8 +402,9 @@ impl Node {
     fn pong_received(&mut self, id: ConnectionId, node: &NodeName) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         if let State::Active(_, liveness) = &mut connection.state {
-            liveness.awaits_pong = false;
+            liveness.unanswered = liveness.unanswered.saturating_sub(1);
         }
+        self.settle_by_pong(node);
         if let Some(outgoing) = self.outgoing.get_mut(node) {
             outgoing.reset_backoff();
         }
@@ -511,14 +513,13 @@ impl Node {
     pub(super) fn check_connections(&mut self) {
         let (now, timeout) = (self.now, self.config.ping_timeout);
         let (mut ping, mut close) = (Vec::new(), Vec::new());
-        for (id, connection) in &mut self.connections {
-            match &mut connection.state {
+        for (id, connection) in &self.connections {
+            match &connection.state {
                 State::Active(_, liveness) => {
                     let silent = now.since(liveness.pinged);
-                    if liveness.awaits_pong && silent >= timeout {
+                    if liveness.unanswered > 0 && silent >= timeout {
                         close.push((*id, CloseReason::NoPong));
                     } else if silent >= self.config.ping_interval {
-                        *liveness = Liveness { pinged: now, awaits_pong: true };
                         ping.push(*id);
                     }
                 }
@@ -529,10 +530,21 @@ impl Node {
             }
         }
         for id in ping {
-            self.send(id, &Message::Ping);
+            self.ping(id);
         }
         for (id, reason) in close {
             self.close(id, reason);
         }
+    }
+
+    /// Sends a PING to a neighbour. Returns the number of PONGs until it has answered this one.
+    pub(super) fn ping(&mut self, id: ConnectionId) -> Option<u32> {
+        let State::Active(_, liveness) = &mut self.connections.get_mut(&id)?.state else {
+            return None;
+        };
+        let unanswered = liveness.unanswered.saturating_add(1);
+        *liveness = Liveness { pinged: self.now, unanswered };
+        self.send(id, &Message::Ping);
+        Some(unanswered)
     }
 }

@@ -87,7 +87,7 @@ impl Node {
         let interval = self.config.udp_discovery_interval;
         let keepalive = self.config.udp_discovery_keepalive_interval;
         let with_length = self.minor(name) >= WITH_LENGTH_MINOR;
-        let Some(peer) = self.peers.get_mut(name).filter(|peer| peer.is_established()) else {
+        let Some(peer) = self.peers.get_mut(name).filter(|peer| peer.is_ready(now)) else {
             return;
         };
         if !self.config.udp_discovery {
@@ -131,7 +131,7 @@ impl Node {
 
     fn search_mtu(&mut self, name: &NodeName) {
         let (now, interval) = (self.now, self.config.ping_interval);
-        let Some(peer) = self.peers.get_mut(name).filter(|peer| peer.is_established()) else {
+        let Some(peer) = self.peers.get_mut(name).filter(|peer| peer.is_ready(now)) else {
             return;
         };
         let fixed = peer.mtu.is_fixed();
@@ -173,8 +173,11 @@ impl Node {
     /// Handles a probe.
     pub(super) fn probe_received(&mut self, name: &NodeName, at: UdpEndpoint, probe: &[u8]) {
         let len = u16::try_from(probe.len()).unwrap_or(u16::MAX);
+        let is_ready = self.peers.get(name).is_some_and(|peer| peer.is_ready(self.now));
         match probe.first() {
             _ if probe.len() < MIN_PROBE => count(&mut self.counters.refused_packets),
+            // The node asks again.
+            Some(&REQUEST) if !is_ready => {}
             Some(&REQUEST) if self.minor(name) >= WITH_LENGTH_MINOR => {
                 let random = probe.get(ZEROS..).and_then(<[u8]>::first_chunk).copied();
                 let answer = answer(len, random.unwrap_or_default());

@@ -132,7 +132,7 @@ impl Node {
         let took = self.now.since(connection.started);
         let old = std::mem::replace(&mut connection.state, State::Dialling);
         if let State::Handshake(meta) = old {
-            let liveness = Liveness { pinged: self.now, awaits_pong: false };
+            let liveness = Liveness { pinged: self.now, unanswered: 0 };
             connection.state = State::Active(meta, liveness);
         }
         self.active.insert(node.clone(), id);

@@ -133,6 +133,11 @@ impl Peer {
         self.deferred.clear();
     }
 
+    /// Returns whether the node can decrypt a record that is sealed now.
+    pub(super) fn is_ready(&self, now: Instant) -> bool {
+        self.is_established() && !self.session.as_ref().is_some_and(|it| it.must_hold(now))
+    }
+
     pub(super) fn is_established(&self) -> bool {
         self.session.as_ref().is_some_and(|session| session.sptps.is_established())
     }

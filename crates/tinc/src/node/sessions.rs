@@ -49,6 +49,8 @@ pub(super) struct DataSession {
     round_trip: Duration,
     /// The peer may not have received the last ACK of a rekey before this time.
     settled_at: Option<Instant>,
+    /// A neighbour has received it once it has sent this many PONGs, if that is earlier.
+    settling_pongs: Option<u32>,
 }
 
 impl DataSession {
@@ -63,6 +65,7 @@ impl DataSession {
             sealed: 0,
             round_trip: Duration::ZERO,
             settled_at: None,
+            settling_pongs: None,
         }
     }
 
@@ -306,23 +309,50 @@ impl Node {
     /// A handshake has given a session its keys: plans when to renew them.
     fn handshake_completed(&mut self, from: &NodeName, event: sptps::Event) {
         let (now, expire) = (self.now, self.config.key_expire);
-        let Some(session) = self.peers.get_mut(from).and_then(|peer| peer.session.as_mut()) else {
-            return;
-        };
+        let Some(session) = self.session_mut(from) else { return };
         // The initiator is first, so that usually only one side starts.
         let margin = expire.checked_div(8).filter(|_| session.role == Role::Responder);
         session.rekey_at = Some(after(after(now, expire), margin.unwrap_or_default()));
         session.rekeying = None;
         let waits = session.role == Role::Initiator && !session.sptps.is_peer_tolerant();
         if event == sptps::Event::Rekeyed && waits {
-            // The peer's ACK does not prove that this side's has arrived. The last answer took a round trip.
-            session.settled_at = Some(after(now, session.round_trip.min(RETRY)));
-            self.settling.insert(from.clone());
+            self.hold_until_settled(from);
         }
         self.event(match event {
             sptps::Event::Established => Event::SessionEstablished(from.clone()),
             sptps::Event::Rekeyed => Event::KeysRenewed(from.clone()),
         });
+    }
+
+    /// Holds packets until a peer has received the last ACK of a rekey. Its own ACK does not prove that. A neighbour handles a PING after the ACK; from
+    /// other nodes, the last answer took a round trip, but tinc may read a datagram before what arrived earlier on a connection.
+    fn hold_until_settled(&mut self, from: &NodeName) {
+        let now = self.now;
+        let is_direct = self.graph.route(from).is_some_and(|route| route.next_hop == *from);
+        let connection = self.active.get(from).copied().filter(|_| is_direct);
+        let pongs = connection.and_then(|id| self.ping(id));
+        let Some(session) = self.session_mut(from) else { return };
+        let wait = if pongs.is_some() { RETRY } else { session.round_trip.min(RETRY) };
+        session.settled_at = Some(after(now, wait));
+        session.settling_pongs = pongs;
+        self.settling.insert(from.clone());
+    }
+
+    /// A neighbour has answered a PING, and so has handled everything that was sent to it before.
+    pub(super) fn settle_by_pong(&mut self, neighbour: &NodeName) {
+        let now = self.now;
+        let Some(session) = self.session_mut(neighbour) else { return };
+        let Some(pongs) = &mut session.settling_pongs else { return };
+        *pongs = pongs.saturating_sub(1);
+        if *pongs == 0 {
+            session.settling_pongs = None;
+            session.settled_at = session.settled_at.map(|at| at.min(now));
+            self.release_held();
+        }
+    }
+
+    fn session_mut(&mut self, of: &NodeName) -> Option<&mut DataSession> {
+        self.peers.get_mut(of)?.session.as_mut()
     }
 
     /// Hands a record to the session that is to replace a node's. Returns the result if it was for that one, which has replaced the other unless it

@@ -344,6 +344,35 @@ fn a_rekey_holds_packets_that_would_overtake_it() {
     assert_eq!(sent(&mut bench), 1);
 }
 
+/// tinc may handle a datagram before a message that came earlier: a neighbour's PONG shows that it has handled the ACK.
+#[test]
+fn a_neighbour_answers_a_ping_before_packets_follow_a_rekey() {
+    let mut bench = Bench::with(|config| config.server.key_expire = Duration::from_secs(40));
+    bench.join("bob");
+    bench.packet("bob", &ipv4(100));
+    let kex = request(&mut bench, "bob", "bob").unwrap();
+    let mut session = bench.answer_session("bob", "bob", &kex);
+    bench.find_mtu("bob", &mut session);
+    bench.wait(9);
+    bench.forget();
+    bench.wait(1);
+    bench.continue_session("bob", &mut session);
+    let pings = |bench: &mut Bench| bench.take("bob").iter().filter(|line| *line == "8").count();
+    assert_eq!(pings(&mut bench), 1);
+    bench.datagrams();
+    bench.wait_in_silence(4);
+    // Neither a probe nor the answer to one is sent meanwhile.
+    bench.node.peers.get_mut(&name("bob")).unwrap().udp.probe_at = bench.now;
+    bench.packet("bob", &ipv4(60));
+    bench.send_record(&mut session, address("bob"), 4, &[0; 18]);
+    assert_eq!(bench.datagrams(), []);
+    bench.say("bob", "9");
+    let [(_, mut bytes)] = bench.datagrams().try_into().unwrap();
+    assert_eq!(session.sptps.open(&mut bytes[12..]).unwrap().1.len(), 60);
+    bench.packet("bob", &ipv4(61));
+    assert_eq!(bench.datagrams().len(), 2, "a probe as well");
+}
+
 /// Section 4.7: no more than 96 records overtake a handshake record.
 #[test]
 fn a_rekey_is_not_overtaken_by_a_whole_window() {
