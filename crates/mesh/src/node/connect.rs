@@ -191,7 +191,10 @@ impl Node {
         };
         let Some((&way, rest)) = ways.split_first() else {
             self.ask_where(now, key);
-            self.pause(now, Duration::ZERO, key);
+            let pause = self.next_pause(now, &key);
+            if let Some(attempt) = self.peers.get_mut(&key).and_then(|peer| peer.attempt.as_mut()) {
+                attempt.until = now + pause;
+            }
             return;
         };
         let rest = rest.to_vec();
@@ -211,46 +214,43 @@ impl Node {
                 (None, self.streams.dial(to, key).then_some(to), DIAL_TIMEOUT + WAY_TIMEOUT)
             }
         };
-        let Some(attempt) = self.peers.get_mut(&key).and_then(|peer| peer.attempt.as_mut()) else {
-            return;
+        // A round ends with a pause.
+        let pause = match (last, on_stream) {
+            (false, _) => Duration::ZERO,
+            (true, true) => UDP_RETRY,
+            (true, false) => self.next_pause(now, &key),
         };
-        (attempt.number, attempt.dials) = (begun, dials);
-        attempt.ways = rest;
-        attempt.until = now + timeout;
-        if last && on_stream {
-            attempt.until = now + UDP_RETRY;
-        } else if last {
-            // After the last way, the next round begins with a pause.
-            self.pause(now, timeout, key);
+        if let Some(attempt) = self.peers.get_mut(&key).and_then(|peer| peer.attempt.as_mut()) {
+            (attempt.number, attempt.dials, attempt.ways) = (begun, dials, rest);
+            (attempt.until, attempt.pause) = (now + timeout + pause, pause);
+        }
+        if last && !on_stream {
             self.ask_where(now, key);
         }
     }
 
-    /// Gives up a way to a member that leads nowhere. The next one follows at once; after the last one, the pause remains: otherwise a member that
-    /// is down would be dialled as fast as its relay answers.
+    /// Gives up a way to a member that leads nowhere. The next one follows at once, but the next round after a pause: otherwise a member that is down
+    /// would be dialled as fast as its relay answers.
     pub(super) fn way_failed(&mut self, now: Instant, key: &KeyHash) {
         let Some(attempt) = self.peers.get_mut(key).and_then(|peer| peer.attempt.as_mut()) else {
             return;
         };
+        attempt.until = now + attempt.pause;
+        self.next_tick = now;
         if let Some(number) = attempt.number.take() {
             self.sessions.disconnect(now, number, &mut self.session_outputs);
         }
-        if !attempt.ways.is_empty() {
-            attempt.until = now;
-            self.next_tick = now;
-        }
     }
 
-    /// Pauses an attempt, in addition to the time limit of its last step. The pause grows with each failure.
-    fn pause(&mut self, now: Instant, timeout: Duration, key: KeyHash) {
+    /// Returns the pause after a round in which no way worked. It grows with each such round.
+    fn next_pause(&mut self, now: Instant, key: &KeyHash) -> Duration {
         let random = Duration::from_millis(u64::from(self.random.below(500)));
-        let Some(peer) = self.peers.get_mut(&key) else { return };
+        let Some(peer) = self.peers.get_mut(key) else { return random };
         let longest = if peer.wanted_until > now { WANTED_PAUSE } else { UNWANTED_PAUSE };
-        if let Some(attempt) = peer.attempt.as_mut() {
-            attempt.failures = attempt.failures.saturating_add(1);
-            let pause = Duration::from_millis(500) * 2_u32.saturating_pow(attempt.failures.min(8));
-            attempt.until = now + timeout + pause.min(longest) + random;
-        }
+        let Some(attempt) = peer.attempt.as_mut() else { return random };
+        attempt.failures = attempt.failures.saturating_add(1);
+        let pause = Duration::from_millis(500) * 2_u32.saturating_pow(attempt.failures.min(8));
+        pause.min(longest) + random
     }
 
     /// Gives an attempt whose peer has answered the time to complete its handshake, which the session limits.

@@ -1,4 +1,5 @@
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use adit_engine::{Instant, Link, PeerId, SocketId};
 
@@ -55,6 +56,8 @@ pub(super) struct Attempt {
     pub(super) dials: Option<SocketAddr>,
     /// The time when the next step is due.
     pub(super) until: Instant,
+    /// The time from the failure of this step to the next step.
+    pub(super) pause: Duration,
     /// The rounds in which no way worked.
     pub(super) failures: u32,
 }

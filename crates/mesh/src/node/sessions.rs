@@ -161,14 +161,9 @@ impl Node {
         let Some(key) = key else { return };
         if self.by_session.remove(&number).is_none() {
             // The attempt has failed, unless this node itself gave it up.
-            let Some(peer) = self.peers.get_mut(&key) else { return };
-            let has_session = peer.session.is_some();
-            if let Some(attempt) = peer.attempt.as_mut().filter(|it| it.number == Some(number)) {
-                attempt.number = None;
-                // An attempt to replace a session starts again on its own schedule.
-                if !has_session || !attempt.ways.is_empty() {
-                    attempt.until = now;
-                }
+            let attempt = self.peers.get_mut(&key).and_then(|peer| peer.attempt.as_mut());
+            if attempt.is_some_and(|attempt| attempt.number == Some(number)) {
+                self.way_failed(now, &key);
             }
             return;
         }

@@ -295,6 +295,23 @@ fn a_removed_node_is_cut_off_by_all() {
     assert!(heard, "the node itself has heard of it");
 }
 
+/// All others refuse its handshakes at once.
+#[test]
+fn a_node_that_was_removed_while_it_was_down_dials_the_others_with_pauses() {
+    let mut w = behind(&[NatBehaviour::FULL_CONE, NatBehaviour::FULL_CONE]);
+    w.run_for(SECOND * 3);
+    let changes = w.kill(2);
+    let key = w.machines[2].key;
+    let revocation = Revocation { key, last: None, with_invited: false };
+    w.act(0, |node, now, out| node.sign(now, Action::Revoke(revocation), out)).unwrap();
+    w.run_for(SECOND * 2);
+    w.start(2, changes);
+    let before = w.sent_bytes(2);
+    w.run_for(SECOND * 100);
+    let sent = w.sent_bytes(2) - before;
+    assert!(sent > 0 && sent < 100_000, "{sent} bytes in 100 s");
+}
+
 #[test]
 fn an_ordinary_node_cannot_remove_a_member() {
     let mut w = behind(&[NatBehaviour::PORT_RESTRICTED]);
