@@ -78,6 +78,7 @@ fn an_openvpn_client_logs_in_with_a_password_file() {
     ends_refused(&mut openvpn(&server, &ns, "laptop", "unknown.log"));
     for line in ["user alice: wrong password", "user mallory: no such user"] {
         let line = format!("laptop (203.0.113.2): authentication failed: {line}");
+        until("the server logs it", || running.log().contains(&line));
         assert_eq!(running.log().matches(&line).count(), 1, "{line}: {}", running.log());
     }
     assert!(!running.log().contains("horse"), "a password is in the log: {}", running.log());
