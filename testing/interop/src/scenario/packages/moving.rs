@@ -58,7 +58,7 @@ cert client.crt
 key client.key
 ";
 
-/// Instances beside the one of the page. The processes of all instances together are more than openvpn's own units allow.
+/// Instances in addition to that of the page. The processes of all instances together are more than openvpn's own units allow.
 const MORE: usize = 5;
 
 /// The small system has no apt, which would call dpkg in this way.
