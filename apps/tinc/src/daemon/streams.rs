@@ -230,14 +230,12 @@ async fn reader(
     mut stream: impl AsyncRead + Unpin,
     tx: mpsc::Sender<StreamEvent>,
 ) {
+    let mut buffer = vec![0; READ];
     loop {
-        let mut bytes = vec![0; READ];
-        let event = match stream.read(&mut bytes).await {
+        let event = match stream.read(&mut buffer).await {
             Ok(0) => StreamEvent::Closed(id, None),
-            Ok(len) => {
-                bytes.truncate(len);
-                StreamEvent::Bytes(id, bytes)
-            }
+            // Most messages are short, and what is freed is zeroized.
+            Ok(len) => StreamEvent::Bytes(id, buffer.get(..len).unwrap_or_default().to_vec()),
             Err(error) => StreamEvent::Closed(id, Some(error.to_string())),
         };
         let last = matches!(event, StreamEvent::Closed(..));
