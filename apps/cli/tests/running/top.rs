@@ -57,13 +57,8 @@ fn a_closed_terminal_ends_it() {
 fn a_closed_terminal_ends_it_without_the_signal() {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join("vpn")).unwrap();
-    let mut command = Command::new("setsid");
-    let script = "stty rows 24 cols 80 && exec \"$0\" top --dir vpn";
-    command.args(["--ctty", "env", "--ignore-signal=HUP", "sh", "-c", script, ADIT]);
-    command.env("TERM", "xterm").current_dir(&folder);
-    let mut terminal = Terminal::start(command);
-    terminal.expect("quit");
-    assert_eq!(terminal.close(), Some(0));
+    let ignoring = ["--ctty", "env", "--ignore-signal=HUP"];
+    assert_eq!(start_by(ignoring, &folder, "top --dir vpn").close(), Some(0));
 }
 
 /// A terminal that cannot move its cursor gets one page, as a pipe does.
@@ -139,9 +134,14 @@ fn start(folder: &tempfile::TempDir) -> Terminal {
 }
 
 fn start_line(folder: &tempfile::TempDir, line: &str) -> Terminal {
+    start_by(TAKE_TERMINAL, folder, line)
+}
+
+/// Starts it by setsid(1) with these arguments.
+fn start_by(setsid: [&str; 3], folder: &tempfile::TempDir, line: &str) -> Terminal {
     let mut command = Command::new("setsid");
     let script = format!("stty rows 24 cols 80 && exec \"$0\" {line}");
-    command.args(TAKE_TERMINAL).args(["sh", "-c", &script, ADIT]);
+    command.args(setsid).args(["sh", "-c", &script, ADIT]);
     command.env("TERM", "xterm").current_dir(folder);
     let mut terminal = Terminal::start(command);
     terminal.expect("quit");

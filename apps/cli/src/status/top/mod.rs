@@ -81,17 +81,14 @@ pub(crate) fn full_screen(
     // This also restores the terminal before a panic is printed.
     let mut terminal = ratatui::try_init().map_err(|error| terminal_fault(&error))?;
     let ended = show(&mut terminal, &mut view, &messages);
-    match ended {
-        // The terminal was closed, and the signal is on its way or ignored. Neither can it be restored nor may it be tried: ratatui panics if it
-        // cannot report a failure.
-        Err(_) if !io::stdout().is_terminal() => std::process::exit(0),
-        ended => {
-            ratatui::restore();
-            match ended.map_err(|error| terminal_fault(&error))? {
-                None => Ok(ExitCode::SUCCESS),
-                Some(fault) => Err(fault),
-            }
-        }
+    if ended.is_err() && !io::stdout().is_terminal() {
+        // The terminal was closed, and the signal is on its way or ignored. ratatui would panic, because it cannot report that it cannot restore it.
+        std::process::exit(0);
+    }
+    ratatui::restore();
+    match ended.map_err(|error| terminal_fault(&error))? {
+        None => Ok(ExitCode::SUCCESS),
+        Some(fault) => Err(fault),
     }
 }
 

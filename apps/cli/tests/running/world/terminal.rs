@@ -68,8 +68,8 @@ impl Terminal {
 
     fn end(mut child: Child, shown: &str) -> Option<i32> {
         until("the program ends", || child.try_wait().unwrap().is_some());
-        let code = child.wait().unwrap().code();
-        assert!(code.is_some(), "{:?} {shown}", child.wait());
-        code
+        let status = child.wait().unwrap();
+        assert!(status.code().is_some(), "{status}: {shown}");
+        status.code()
     }
 }
