@@ -190,8 +190,7 @@ impl Node {
             _ => self.ways(now, &key),
         };
         let Some((&way, rest)) = ways.split_first() else {
-            self.ask_where(now, key);
-            let pause = self.next_pause(now, &key);
+            let pause = self.end_round(now, key);
             if let Some(attempt) = self.peers.get_mut(&key).and_then(|peer| peer.attempt.as_mut()) {
                 attempt.until = now + pause;
             }
@@ -214,18 +213,14 @@ impl Node {
                 (None, self.streams.dial(to, key).then_some(to), DIAL_TIMEOUT + WAY_TIMEOUT)
             }
         };
-        // A round ends with a pause.
         let pause = match (last, on_stream) {
             (false, _) => Duration::ZERO,
             (true, true) => UDP_RETRY,
-            (true, false) => self.next_pause(now, &key),
+            (true, false) => self.end_round(now, key),
         };
         if let Some(attempt) = self.peers.get_mut(&key).and_then(|peer| peer.attempt.as_mut()) {
             (attempt.number, attempt.dials, attempt.ways) = (begun, dials, rest);
             (attempt.until, attempt.pause) = (now + timeout + pause, pause);
-        }
-        if last && !on_stream {
-            self.ask_where(now, key);
         }
     }
 
@@ -242,10 +237,11 @@ impl Node {
         }
     }
 
-    /// Returns the pause after a round in which no way worked. It grows with each such round.
-    fn next_pause(&mut self, now: Instant, key: &KeyHash) -> Duration {
+    /// Asks others where a member is whose last way has been tried, and returns the pause before the next round. It grows with each round.
+    fn end_round(&mut self, now: Instant, key: KeyHash) -> Duration {
+        self.ask_where(now, key);
         let random = Duration::from_millis(u64::from(self.random.below(500)));
-        let Some(peer) = self.peers.get_mut(key) else { return random };
+        let Some(peer) = self.peers.get_mut(&key) else { return random };
         let longest = if peer.wanted_until > now { WANTED_PAUSE } else { UNWANTED_PAUSE };
         let Some(attempt) = peer.attempt.as_mut() else { return random };
         attempt.failures = attempt.failures.saturating_add(1);
