@@ -175,8 +175,7 @@ impl Node {
             self.offer_to_carry(to);
         }
         bytes.extend_from_slice(&[0; IDS]);
-        let session = self.peers.get_mut(to).and_then(|peer| peer.session.as_mut());
-        let sealed = session.is_some_and(|session| {
+        let sealed = self.session_mut(to).is_some_and(|session| {
             session.sealed(1);
             session.sptps.seal(kind, data, &mut bytes).is_ok()
         });

@@ -135,7 +135,7 @@ impl Peer {
 
     /// Returns whether the node can decrypt a record that is sealed now.
     pub(super) fn is_ready(&self, now: Instant) -> bool {
-        self.is_established() && !self.session.as_ref().is_some_and(|it| it.must_hold(now))
+        self.session.as_ref().is_some_and(|it| it.sptps.is_established() && !it.must_hold(now))
     }
 
     pub(super) fn is_established(&self) -> bool {

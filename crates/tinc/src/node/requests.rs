@@ -94,8 +94,7 @@ impl Node {
                 return self.exceeded(neighbour, Excess::Lines);
             }
             if let Some(record) = decode_record(&key) {
-                let session = self.peers.get_mut(from).and_then(|peer| peer.session.as_mut());
-                if let Some(session) = session.filter(|_| offers_aes) {
+                if let Some(session) = self.session_mut(from).filter(|_| offers_aes) {
                     session.sptps.peer_offers();
                 }
                 self.handshake_record(from, &record, reflexive);

@@ -351,7 +351,7 @@ impl Node {
         }
     }
 
-    fn session_mut(&mut self, of: &NodeName) -> Option<&mut DataSession> {
+    pub(super) fn session_mut(&mut self, of: &NodeName) -> Option<&mut DataSession> {
         self.peers.get_mut(of)?.session.as_mut()
     }
 
