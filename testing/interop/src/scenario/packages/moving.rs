@@ -172,7 +172,7 @@ fn configure(case: &Case<'_>, machine: &Machine) -> Result<()> {
         }
     }
     for n in 1..=MORE {
-        let text = SERVER.replace("1194", &format!("{}", 1194 + n));
+        let text = SERVER.replace("1194", &(1194 + n).to_string());
         let text = text.replace("10.8.0.0", &format!("10.8.{n}.0"));
         fs::write(machine.path(&format!("etc/openvpn/server/more{n}.conf")), text)?;
     }
