@@ -176,7 +176,7 @@ impl Running {
         let context = context(&self.net, self.node.name(), &mut self.privileged, &self.server);
         match self.joins.start(&context, (id, address), key, until, &mut out) {
             Ok(()) => {
-                self.streams.send(id, out);
+                self.streams.send(id, &out);
                 self.join_received(id, rest, now);
             }
             Err(reason) => self.refuse_join(id, address, &reason),
@@ -194,7 +194,7 @@ impl Running {
                     self.joined(joined, now);
                 }
                 if !out.is_empty() {
-                    self.streams.send(id, out);
+                    self.streams.send(id, &out);
                 }
             }
             Err(reason) => {

@@ -108,7 +108,7 @@ impl Instance for Running {
     async fn handle(&mut self, event: Event) -> Result<Option<EndReason<Infallible>>, Fault> {
         let now = now();
         // Otherwise the node would drop packets for a queue that is empty by now.
-        self.streams.report_backlog(|id, bytes| self.node.set_backlog(id, bytes));
+        self.flush();
         match event {
             Event::Packets(ready) => self.data.read(ready, &mut self.node, now)?,
             Event::Stream(event) => self.stream(event, now),
@@ -237,9 +237,15 @@ impl Running {
         for _ in 0..MAX_ROUNDS {
             self.perform_outputs(now);
             if !self.data.reconcile(&mut self.node, now) {
-                return;
+                break;
             }
         }
+        self.flush();
+    }
+
+    /// Writes what waits for neighbours.
+    fn flush(&mut self) {
+        self.streams.flush(|id, bytes| self.node.set_backlog(id, bytes));
     }
 
     fn perform_outputs(&mut self, now: Instant) {
@@ -249,7 +255,7 @@ impl Running {
                 Output::Resolve { node, host, port } => self.streams.resolve(node, host, port),
                 Output::Dial { connection, address } => self.dial(connection, address),
                 Output::Send { connection, bytes } => {
-                    let waiting = self.streams.send(connection, bytes);
+                    let waiting = self.streams.send(connection, &bytes);
                     self.node.set_backlog(connection, waiting);
                 }
                 Output::Close { connection, tarpit: true } => self.streams.tarpit(connection),

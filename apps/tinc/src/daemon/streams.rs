@@ -1,21 +1,25 @@
 //! The TCP connections with neighbours.
 //!
-//! Each connection has a task that reads and one that writes. Readers wait when the loop does not keep up: the channel to it is bounded. What
-//! waits to be written is bounded by the node, which closes a connection whose peer does not read.
+//! Each connection has a task that reads. It waits when the loop does not keep up: the channel to it is bounded. The loop itself writes, what it
+//! has for a connection at once, because a task for that would have to be woken for each message. What waits to be written is bounded by the node,
+//! which closes a connection whose peer does not read.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::future::poll_fn;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use adit_tinc::name::NodeName;
 use adit_tinc::node::ConnectionId;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::dial::Link;
 
@@ -24,9 +28,6 @@ const WAITING: usize = 64;
 
 /// The number of bytes that are read at once.
 const READ: usize = 16 * 1024;
-
-/// The number of bytes from which no more are added to a write.
-const WRITE: usize = 16 * 1024;
 
 /// The longest time for sending what waits on a connection that is closed.
 const LINGER: Duration = Duration::from_secs(2);
@@ -57,22 +58,48 @@ pub(super) enum StreamEvent {
 struct Open {
     /// `None` while it is dialled.
     writer: Option<Writer>,
-    /// The number of bytes that wait.
-    backlog: Arc<AtomicUsize>,
     /// The task that dials or reads.
     task: AbortHandle,
 }
 
-/// The end of a task that writes. When it is dropped, the task writes what waits, for as long as [`LINGER`].
+/// The end of a connection for writing.
 struct Writer {
-    bytes: mpsc::UnboundedSender<Vec<u8>>,
-    _open: oneshot::Sender<()>,
+    stream: Pin<Box<dyn AsyncWrite + Send>>,
+    waiting: VecDeque<u8>,
+}
+
+impl Writer {
+    /// Writes what waits, as far as the kernel takes it. Otherwise the context is woken when it takes more.
+    fn write(&mut self, context: &mut Context<'_>) {
+        while !self.waiting.is_empty() {
+            match self.stream.as_mut().poll_write(context, self.waiting.make_contiguous()) {
+                Poll::Ready(Ok(len)) if len > 0 => drop(self.waiting.drain(..len)),
+                Poll::Pending => break,
+                // The reader notices it as well.
+                Poll::Ready(_) => self.waiting.clear(),
+            }
+        }
+        if self.waiting.is_empty() {
+            // A peer that did not read for a while must not occupy memory for good.
+            self.waiting = VecDeque::new();
+        }
+    }
+
+    /// Writes what waits, as far as the kernel takes it now.
+    fn write_now(&mut self) {
+        self.write(&mut Context::from_waker(Waker::noop()));
+    }
+
+    /// Writes all that waits.
+    async fn finish(mut self) {
+        let _ = self.stream.write_all(self.waiting.make_contiguous()).await;
+    }
 }
 
 /// The connections.
 pub(super) struct Streams {
     open: HashMap<ConnectionId, Open>,
-    /// The connections on which bytes waited when they were last looked at.
+    /// The connections on which bytes wait.
     waiting: BTreeSet<ConnectionId>,
     events: (mpsc::Sender<StreamEvent>, mpsc::Receiver<StreamEvent>),
     in_tarpit: Arc<AtomicUsize>,
@@ -84,13 +111,21 @@ impl Streams {
         Self { open: HashMap::new(), waiting: BTreeSet::new(), events, in_tarpit: Arc::default() }
     }
 
-    /// Waits for the next event. Cancel-safe.
+    /// Waits for the next event, and writes what waits meanwhile. Cancel-safe.
     pub(super) async fn next(&mut self) -> StreamEvent {
-        // This has a sender itself, so the channel never ends.
-        match self.events.1.recv().await {
-            Some(event) => event,
-            None => std::future::pending().await,
-        }
+        poll_fn(|context| {
+            for id in &self.waiting {
+                if let Some(Open { writer: Some(writer), .. }) = self.open.get_mut(id) {
+                    writer.write(context);
+                }
+            }
+            match self.events.1.poll_recv(context) {
+                Poll::Ready(Some(event)) => Poll::Ready(event),
+                // This has a sender itself, so the channel never ends.
+                Poll::Ready(None) | Poll::Pending => Poll::Pending,
+            }
+        })
+        .await
     }
 
     /// Opens a connection by a future, and reports it or the failure.
@@ -107,8 +142,7 @@ impl Streams {
             };
             let _ = tx.send(event).await;
         });
-        let dialling = Open { writer: None, backlog: Arc::default(), task: task.abort_handle() };
-        self.open.insert(id, dialling);
+        self.open.insert(id, Open { writer: None, task: task.abort_handle() });
     }
 
     /// Resolves a name.
@@ -150,52 +184,45 @@ impl Streams {
         write: impl AsyncWrite + Unpin + Send + 'static,
     ) {
         let task = tokio::spawn(reader(id, read, self.events.0.clone()));
-        let ((bytes, lines), (open, closed)) = (mpsc::unbounded_channel(), oneshot::channel());
-        let backlog = Arc::new(AtomicUsize::new(0));
-        let written = write_all(write, lines, Arc::clone(&backlog));
-        tokio::spawn(async move {
-            let late = async {
-                let _: Result<(), _> = closed.await;
-                sleep(LINGER).await;
-            };
-            tokio::select! {
-                () = written => {}
-                () = late => {}
-            }
-        });
-        let writer = Some(Writer { bytes, _open: open });
-        self.open.insert(id, Open { writer, backlog, task: task.abort_handle() });
+        let writer = Some(Writer { stream: Box::pin(write), waiting: VecDeque::new() });
+        self.open.insert(id, Open { writer, task: task.abort_handle() });
     }
 
-    /// Sends bytes. Returns the number of bytes that wait.
-    pub(super) fn send(&mut self, id: ConnectionId, bytes: Vec<u8>) -> usize {
-        let Some(Open { writer: Some(writer), backlog, .. }) = self.open.get(&id) else { return 0 };
-        let waiting = backlog.fetch_add(bytes.len(), Relaxed).saturating_add(bytes.len());
-        // If the writer has ended, so does the reader.
-        let _ = writer.bytes.send(bytes);
+    /// Appends bytes to what [`Streams::flush`] writes. Returns the number of bytes that wait.
+    pub(super) fn send(&mut self, id: ConnectionId, bytes: &[u8]) -> usize {
+        let Some(Open { writer: Some(writer), .. }) = self.open.get_mut(&id) else { return 0 };
+        writer.waiting.extend(bytes);
         self.waiting.insert(id);
-        waiting
+        writer.waiting.len()
     }
 
-    /// Returns whether bytes waited when the connections were last looked at. Their writers are other tasks, which need a turn.
+    /// Writes what waits, as far as the kernel takes it, and reports how much waits then on each connection on which something did.
+    ///
+    /// The bytes of one turn go together. After the two records that end a rekey, a datagram under the new key may overtake the second one if they
+    /// go one by one: the peer answers the first, and tinc discards the datagram.
+    pub(super) fn flush(&mut self, mut report: impl FnMut(ConnectionId, usize)) {
+        let open = &mut self.open;
+        self.waiting.retain(|id| {
+            let Some(Open { writer: Some(writer), .. }) = open.get_mut(id) else { return false };
+            writer.write_now();
+            report(*id, writer.waiting.len());
+            !writer.waiting.is_empty()
+        });
+    }
+
+    /// Returns whether the kernel did not take everything.
     pub(super) fn has_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Reports the number of bytes that wait on each connection on which some did.
-    pub(super) fn report_backlog(&mut self, mut report: impl FnMut(ConnectionId, usize)) {
-        let open = &self.open;
-        self.waiting.retain(|id| {
-            let bytes = open.get(id).map_or(0, |open| open.backlog.load(Relaxed));
-            report(*id, bytes);
-            bytes > 0
-        });
-    }
-
     /// Ends a connection, after what waits has been sent.
     pub(super) fn close(&mut self, id: ConnectionId) {
-        if let Some(open) = self.open.remove(&id) {
-            open.task.abort();
+        let Some(open) = self.open.remove(&id) else { return };
+        open.task.abort();
+        let Some(mut writer) = open.writer else { return };
+        writer.write_now();
+        if !writer.waiting.is_empty() {
+            tokio::spawn(timeout(LINGER, writer.finish()));
         }
     }
 
@@ -203,7 +230,11 @@ impl Streams {
     pub(super) fn tarpit(&mut self, id: ConnectionId) {
         let Some(open) = self.open.remove(&id) else { return };
         open.task.abort();
-        self.keep(open.writer);
+        let stream = open.writer.map(|mut writer| {
+            writer.write_now();
+            writer.stream
+        });
+        self.keep(stream);
     }
 
     /// Does the same with a connection that was not accepted.
@@ -245,74 +276,46 @@ async fn reader(
     }
 }
 
-/// Writes what waits together. After the two records that end a rekey, a datagram under the new key may overtake the second one if they go one by
-/// one: the peer answers the first, and tinc discards the datagram.
-async fn write_all(
-    mut stream: impl AsyncWrite + Unpin,
-    mut lines: mpsc::UnboundedReceiver<Vec<u8>>,
-    backlog: Arc<AtomicUsize>,
-) {
-    while let Some(mut bytes) = lines.recv().await {
-        while bytes.len() < WRITE
-            && let Ok(more) = lines.try_recv()
-        {
-            bytes.extend_from_slice(&more);
-        }
-        let written = stream.write_all(&bytes).await;
-        backlog.fetch_sub(bytes.len(), Relaxed);
-        if written.is_err() {
-            return;
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::io;
-    use std::pin::Pin;
-    use std::task::{Context, Poll};
-
-    use tokio::time::timeout;
+    use tokio::net::UnixStream;
 
     use super::*;
 
-    /// Takes each write as it comes.
-    struct Recorder(mpsc::UnboundedSender<Vec<u8>>);
-
-    impl AsyncWrite for Recorder {
-        fn poll_write(
-            self: Pin<&mut Self>,
-            _: &mut Context<'_>,
-            bytes: &[u8],
-        ) -> Poll<io::Result<usize>> {
-            self.0.send(bytes.to_vec()).unwrap();
-            Poll::Ready(Ok(bytes.len()))
-        }
-
-        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-            Poll::Ready(Ok(()))
-        }
-
-        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-            Poll::Ready(Ok(()))
-        }
-    }
-
     /// Section 9.5: a SIG and the ACK after it reach the peer at once.
     #[tokio::test]
-    async fn what_waits_is_written_together() {
-        let (tx, mut writes) = mpsc::unbounded_channel();
-        let (lines, waiting) = mpsc::unbounded_channel();
-        let backlog = Arc::new(AtomicUsize::new(WRITE + 9));
-        for line in [b"sig\n".to_vec(), b"ack\n".to_vec(), vec![0; WRITE], vec![1]] {
-            lines.send(line).unwrap();
+    async fn what_one_turn_has_is_written_together() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let mut streams = Streams::new();
+        let (read, write) = ours.into_split();
+        streams.serve_halves(ConnectionId(1), read, write);
+        assert_eq!(streams.send(ConnectionId(1), b"sig\n"), 4);
+        assert_eq!(streams.send(ConnectionId(1), b"ack\n"), 8);
+        let nothing = timeout(Duration::from_millis(20), theirs.read_u8()).await;
+        assert!(nothing.is_err(), "before the end of the turn");
+        let mut waiting = Vec::new();
+        streams.flush(|id, bytes| waiting.push((id, bytes)));
+        assert_eq!(waiting, [(ConnectionId(1), 0)]);
+        let mut arrived = [0; 16];
+        assert_eq!(theirs.read(&mut arrived).await.unwrap(), 8);
+        assert_eq!(arrived.get(..8), Some(&b"sig\nack\n"[..]));
+    }
+
+    /// What the kernel does not take at once goes out while the loop waits, and is reported.
+    #[tokio::test]
+    async fn what_waits_is_written_while_nothing_else_happens() {
+        let (mut streams, mut theirs) = with_a_peer();
+        streams.send(ConnectionId(1), &[7; 100]);
+        let mut waiting = 0;
+        streams.flush(|_, bytes| waiting = bytes);
+        assert!(waiting == 84 && streams.has_waiting());
+        let mut arrived = [0; 100];
+        tokio::select! {
+            event = streams.next() => panic!("{event:?}"),
+            read = theirs.read_exact(&mut arrived) => assert_eq!(read.unwrap(), 100),
         }
-        drop(lines);
-        write_all(Recorder(tx), waiting, Arc::clone(&backlog)).await;
-        let first = writes.recv().await.unwrap();
-        assert!(first.starts_with(b"sig\nack\n") && first.len() == WRITE + 8);
-        assert_eq!(writes.recv().await.unwrap(), [1]);
-        assert_eq!(backlog.load(Relaxed), 0);
+        streams.flush(|_, bytes| waiting = bytes);
+        assert!(waiting == 0 && !streams.has_waiting());
     }
 
     /// One connection, and its other end. 16 bytes fit between them.
@@ -328,8 +331,7 @@ mod tests {
     #[tokio::test]
     async fn a_peer_that_reads_nothing_gets_no_more_after_the_end() {
         let (mut streams, mut theirs) = with_a_peer();
-        assert_eq!(streams.send(ConnectionId(1), vec![7; 100]), 100);
-        tokio::task::yield_now().await;
+        assert_eq!(streams.send(ConnectionId(1), &[7; 100]), 100);
         streams.close(ConnectionId(1));
         sleep(LINGER + Duration::from_millis(500)).await;
         let mut arrived = Vec::new();
@@ -360,7 +362,7 @@ mod tests {
     #[tokio::test]
     async fn what_waits_at_the_end_is_sent() {
         let (mut streams, mut theirs) = with_a_peer();
-        streams.send(ConnectionId(1), vec![7; 100]);
+        streams.send(ConnectionId(1), &[7; 100]);
         streams.close(ConnectionId(1));
         let mut arrived = Vec::new();
         theirs.read_to_end(&mut arrived).await.unwrap();
