@@ -9,7 +9,7 @@ use adit_testbed::process::output;
 use crate::subject::git;
 
 /// The code that determines the figures: the data path, the protocols' engines, and the peers' counterparts in the lab.
-const MEASURED: [&str; 12] = [
+const MEASURED: [&str; 15] = [
     "crates/wire/src",
     "crates/crypto/src",
     "crates/filter/src",
@@ -21,6 +21,9 @@ const MEASURED: [&str; 12] = [
     "crates/bridge/src",
     "crates/mesh/src",
     "crates/postgres/src",
+    "crates/postgres-client/src",
+    "crates/tinc/src",
+    "crates/tinc-data/src",
     "lab/src",
 ];
 
@@ -56,4 +59,18 @@ pub(super) fn of(root: &Path, revision: &str) -> Result<Age> {
         Ok(output(command)?.trim().parse().unwrap_or(usize::MAX))
     };
     Ok(Age { commits: since(&[])?, measured_code: since(&MEASURED)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// git counts no commits of a folder that does not exist, so figures would look newer than they are.
+    #[test]
+    fn all_folders_of_the_measured_code_exist() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        for folder in MEASURED {
+            assert!(root.join(folder).is_dir(), "{folder}");
+        }
+    }
 }
