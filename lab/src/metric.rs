@@ -74,6 +74,7 @@ pub const ALL: &[Metric] = &[
     metric("cpu_us_per_command", "CPU us/command", Lower, 1),
     metric("scrapes_per_s", "scrapes/s", Neither, 1),
     metric("cpu_us_per_scrape", "CPU us/scrape", Lower, 0),
+    metric("cpu_us_per_message", "CPU us/message", Lower, 0),
     metric("control_pps", "control packets/s", Neither, 0),
     metric("hostile_pps", "hostile packets/s", Neither, 0),
     metric("instructions", "instructions", Lower, 0),

@@ -3,7 +3,6 @@
 //! Another client sends the messages in its session, and the server acknowledges each one; meanwhile the client of the
 //! bulk traffic rekeys again and again.
 
-use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,6 +17,7 @@ use adit_testbed::traffic::ping;
 use adit_testbed::tunnel::HANDSHAKE;
 use tempfile::TempDir;
 
+use super::trains::{self, Trains};
 use crate::handshake_load::schedule::burst;
 use crate::handshake_load::{ClientPool, Hosts, config, profile};
 use crate::measure::Meter;
@@ -218,10 +218,10 @@ impl Tunnel {
         }
     }
 
-    fn trains(&self) -> Result<BTreeMap<String, BTreeMap<u32, u64>>> {
+    fn trains(&self) -> Result<Trains> {
         match &self.kind {
             Kind::Managed(managed) => managed.trains(),
-            Kind::Other(_) => Ok(BTreeMap::new()),
+            Kind::Other(_) => Ok(Trains::new()),
         }
     }
 }
@@ -271,7 +271,7 @@ impl Managed {
             })?;
             thread::sleep(Duration::from_millis(50));
         }
-        let status = command(&testbed.server, &["status", "--json"], &at_server);
+        let status = command(&testbed.server, &["status"], &at_server);
         Ok(Self { daemons, status, folder })
     }
 
@@ -279,19 +279,11 @@ impl Managed {
         self.folder.path().join(format!("{name}.ovpn"))
     }
 
-    /// Returns the server's histograms of the train lengths since its start.
-    fn trains(&self) -> Result<BTreeMap<String, BTreeMap<u32, u64>>> {
+    /// Returns the server's trains since its start.
+    fn trains(&self) -> Result<Trains> {
         let mut status = Command::new(self.status.get_program());
         status.args(self.status.get_args());
-        let said = output(status)?;
-        let report: serde_json::Value = serde_json::from_str(&said).context("adit's status")?;
-        let trains = report.pointer("/0/trains").context("adit's status tells no trains")?;
-        let histogram = |key: &str| -> Result<(String, BTreeMap<u32, u64>)> {
-            let counts = trains.get(key).cloned().unwrap_or_default();
-            let counts = serde_json::from_value(counts).context(format!("trains {key}"))?;
-            Ok((key.to_owned(), counts))
-        };
-        ["sent", "received"].into_iter().map(histogram).collect()
+        trains::of(status, "server")
     }
 }
 

@@ -22,6 +22,7 @@ mod scrape;
 mod soak;
 mod throughput;
 mod tinc_control;
+mod trains;
 mod trial_run;
 mod udp;
 mod volume;

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use adit_testbed::failure::{Failure, Result, ensure};
 
+use super::trains::Trains;
 use super::trial_run::{Direction, MeasuredCost, TrialRun};
 use crate::measure::Meter;
 use crate::plan::Settings;
@@ -26,11 +27,19 @@ pub(super) trait Poller: Send {
     /// The metrics of the answered requests a second, and of the server's CPU time for one of them in microseconds.
     const METRICS: [&'static str; 2];
 
-    /// Sends a request, and waits for the reply to it.
+    /// Sends a request, and waits for the reply to it, if there is one.
     ///
     /// # Errors
     /// The server has ended, or the reply is wrong.
     fn request(&mut self) -> Result<()>;
+
+    /// Returns the server's trains since its start; none if they are not of interest, or the server does not count them.
+    ///
+    /// # Errors
+    /// The server has ended.
+    fn trains(&self) -> Result<Trains> {
+        Ok(Trains::new())
+    }
 }
 
 /// The sums of the slices of one state.
@@ -40,6 +49,7 @@ struct Sums {
     seconds: f64,
     server_cpu: f64,
     polled: Polled,
+    trains: Trains,
 }
 
 /// The requests that were answered, and the time that they took.
@@ -58,13 +68,26 @@ impl Sums {
         self.polled.seconds += polled.seconds;
     }
 
+    /// Adds the trains of a slice.
+    fn add_trains(&mut self, before: &Trains, after: Trains) {
+        for (name, counts) in after {
+            let before = before.get(&name);
+            let sums = self.trains.entry(name).or_default();
+            for (length, count) in counts {
+                let earlier = before.and_then(|before| before.get(&length)).copied().unwrap_or(0);
+                let sum = sums.entry(length).or_default();
+                *sum = sum.saturating_add(count.saturating_sub(earlier));
+            }
+        }
+    }
+
     fn mbps(&self) -> f64 {
         self.gigabits * 1e3 / self.seconds
     }
 }
 
 /// Measures `sum_mbps` (with polling), `cost_percent` (the throughput that the polling costs), `server_cpu_s_per_gb` (with polling),
-/// and the poller's own metrics.
+/// the poller's own metrics, and the server's trains, which have names of their own while it is polled.
 ///
 /// # Errors
 /// A slice failed, or nothing was transferred.
@@ -87,13 +110,16 @@ pub(super) fn measure<P: Poller>(
         let bulk = || run.measure_cost(|edge| tcp_bulk(&routes, &window, edge));
         // ABBA
         let polls = matches!(slice % 4, 1 | 2);
+        let before = poller.trains()?;
         let (cost, polled) = if polls {
             while_polling(&mut poller, rate, bulk)?
         } else {
             (bulk()?, Polled::default())
         };
         measurement.invalid.extend(cost.measured.invalid.iter().cloned());
-        if polls { &mut with } else { &mut without }.add(&cost, polled);
+        let sums = if polls { &mut with } else { &mut without };
+        sums.add(&cost, polled);
+        sums.add_trains(&before, poller.trains()?);
     }
     ensure(without.gigabits > 0.0 && with.gigabits > 0.0, || "nothing was transferred".to_owned())?;
     measurement.set("sum_mbps", with.mbps());
@@ -101,6 +127,9 @@ pub(super) fn measure<P: Poller>(
     measurement.set("server_cpu_s_per_gb", with.server_cpu / with.gigabits);
     measurement.set(per_second, with.polled.requests as f64 / with.polled.seconds);
     measurement.notes.extend(run.tunnels.notes.iter().cloned());
+    let polled =
+        with.trains.into_iter().map(|(name, counts)| (format!("{name} while polled"), counts));
+    measurement.histograms = without.trains.into_iter().chain(polled).collect();
     Ok(measurement)
 }
 

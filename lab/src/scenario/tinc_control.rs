@@ -1,17 +1,14 @@
 //! Bulk traffic in a tinc net while another node announces and withdraws subnets, to measure what its messages cost.
 //!
-//! The other node is this program's own, and a neighbour of the server, which passes each message on to the client. One tunnel carries all
-//! slices of a trial. In every second pair of slices the order is reversed, so a drift of the machine affects the slices with messages as
-//! much as those without.
+//! The other node is this program's own, and a neighbour of the server, which passes each message on to the client.
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::mpsc;
-use std::thread::JoinHandle;
+use std::thread;
 use std::time::{Duration, Instant as Clock};
 
 use adit_engine::{Instant, Random};
@@ -22,47 +19,24 @@ use adit_tinc::name::NodeName;
 use adit_tinc::node::{ConnectionId, Node, NodeConfig, Output};
 use nix::sys::signal::Signal;
 
+use super::polled::{self, Poller};
 use super::runner::Runner;
-use super::trial_run::{Direction, MeasuredCost, TrialRun};
+use super::trains::{self, Trains};
+use super::trial_run::TrialRun;
 use crate::plan::Settings;
 use crate::record::Measurement;
-use crate::subject::{MemberPath, Subject};
-use crate::work::{Window, tcp_bulk};
-
-/// The number of slices with messages, and of those without.
-const SLICES: u32 = 4;
+use crate::subject::{MemberPath, Subject, has_adit};
 
 /// The time in which the other node becomes a neighbour.
 const READY: Duration = Duration::from_secs(20);
 
-/// How long the other node waits for bytes.
+/// How long the other node waits for bytes before it becomes a neighbour.
 const WAIT: Duration = Duration::from_millis(1);
 
 /// The name of the other node.
 const GUEST: &str = "guest";
 
-/// The sums of the slices of one state.
-#[derive(Debug, Default)]
-struct Sums {
-    gigabits: f64,
-    seconds: f64,
-    server_cpu: f64,
-}
-
-impl Sums {
-    fn add(&mut self, cost: &MeasuredCost) {
-        self.gigabits += cost.gigabits();
-        self.seconds += cost.measured.seconds;
-        self.server_cpu += cost.usage.roles.get("server").map_or(0.0, |role| role.cpu());
-    }
-
-    fn mbps(&self) -> f64 {
-        self.gigabits * 1e3 / self.seconds
-    }
-}
-
-/// Measures `sum_mbps` (with messages), `cost_percent` (the throughput that the messages cost), `control_pps` (messages) and
-/// `server_cpu_s_per_gb` (with messages).
+/// Measures the cost of messages; see [`polled::measure`].
 pub(super) fn run(
     runner: &mut Runner,
     settings: &Settings,
@@ -70,99 +44,10 @@ pub(super) fn run(
 ) -> Result<Measurement> {
     let testbed = runner.testbed(&Settings { clients: 1, ..settings.clone() })?;
     let run = runner.start_members(testbed, settings, subject, MemberPath::Direct)?;
-    measure(&run, settings).map_err(|failure| run.broken(&failure))
-}
-
-fn measure(run: &TrialRun, settings: &Settings) -> Result<Measurement> {
-    let guest = Guest::start(run, settings.rate)?;
-    let window = Window { warmup: settings.warmup, length: settings.length / SLICES };
-    let mut routes = run.routes(Direction::Up, 1);
-    routes.extend(run.routes(Direction::Down, 1));
-    let (mut with, mut without) = (Sums::default(), Sums::default());
-    let mut talked = Duration::ZERO;
-    let mut measurement = Measurement::default();
-    for slice in 0..2 * SLICES {
-        // ABBA
-        let talks = matches!(slice % 4, 1 | 2);
-        guest.talks.store(talks, Relaxed);
-        let began = Clock::now();
-        let cost = run.measure_cost(|edge| tcp_bulk(&routes, &window, edge))?;
-        measurement.invalid.extend(cost.measured.invalid.iter().cloned());
-        if talks {
-            talked += began.elapsed();
-        }
-        if talks { &mut with } else { &mut without }.add(&cost);
-    }
-    let sent = guest.finish()?;
-    ensure(without.gigabits > 0.0 && with.gigabits > 0.0, || "nothing was transferred".to_owned())?;
-    measurement.set("sum_mbps", with.mbps());
-    measurement.set("cost_percent", (1.0 - with.mbps() / without.mbps()) * 100.0);
-    measurement.set("server_cpu_s_per_gb", with.server_cpu / with.gigabits);
-    measurement.set("control_pps", sent as f64 / talked.as_secs_f64());
-    measurement.notes.extend(run.tunnels.notes.iter().cloned());
-    Ok(measurement)
-}
-
-/// The other node, on a thread of its own.
-struct Guest {
-    talks: Arc<AtomicBool>,
-    stop: Arc<AtomicBool>,
-    sent: Arc<AtomicU64>,
-    thread: JoinHandle<Result<()>>,
-}
-
-impl Guest {
-    /// Tells the server about the node, and connects it. It sends `rate` messages a second while `talks` is set.
-    fn start(run: &TrialRun, rate: u32) -> Result<Self> {
-        let folder = run.tunnels.folder().context("a tunnel without files")?.join("server");
-        let server = server_host(&folder)?;
-        let key = Arc::new(PrivateKey::from_seed(&[7; 32]));
-        let line = format!("Ed25519PublicKey = {}\n", key.public());
-        fs::write(folder.join("hosts").join(GUEST), line)?;
-        for daemon in &run.tunnels.server {
-            daemon.signal(Signal::SIGHUP)?;
-        }
-        let [talks, stop] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
-        let sent = Arc::new(AtomicU64::new(0));
-        let (ready, is_ready) = mpsc::channel();
-        let host = run.testbed.clients.first().context("a testbed without a client")?;
-        let thread = {
-            let (talks, stop, sent) = (Arc::clone(&talks), Arc::clone(&stop), Arc::clone(&sent));
-            host.thread(move || {
-                let mut talker = Talker::new(key, server)?;
-                let (mut next, mut reported) = (Clock::now(), false);
-                while !stop.load(Relaxed) {
-                    talker.step()?;
-                    if talker.is_neighbour() && !reported {
-                        reported = true;
-                        // The receiver may have given up.
-                        let _ = ready.send(());
-                    }
-                    if !talks.load(Relaxed) || rate == 0 {
-                        next = Clock::now();
-                    } else if Clock::now() >= next && talker.is_neighbour() {
-                        next += Duration::from_secs(1) / rate;
-                        talker.talk()?;
-                        sent.fetch_add(1, Relaxed);
-                    }
-                }
-                Ok(())
-            })?
-        };
-        let guest = Self { talks, stop, sent, thread };
-        if is_ready.recv_timeout(READY).is_err() {
-            guest.finish()?;
-            return Err("the node that announces subnets did not become a neighbour".into());
-        }
-        Ok(guest)
-    }
-
-    /// Ends the node. Returns the number of its messages.
-    fn finish(self) -> Result<u64> {
-        self.stop.store(true, Relaxed);
-        self.thread.join().unwrap_or_else(|_| Err("the other node panicked".into()))?;
-        Ok(self.sent.load(Relaxed))
-    }
+    let adit = has_adit(&subject.to_string()).then(|| runner.toolchain().adit(None)).transpose()?;
+    Guest::join(&run, adit)
+        .and_then(|guest| polled::measure(&run, settings, guest))
+        .map_err(|failure| run.broken(&failure))
 }
 
 /// Reads the server's host file.
@@ -174,17 +59,45 @@ fn server_host(folder: &Path) -> Result<HostConfig> {
     Ok(host)
 }
 
-/// A node with one connection.
-struct Talker {
+/// The other node, with one connection.
+struct Guest {
     node: Node,
     connection: Option<(ConnectionId, TcpStream)>,
     began: Clock,
     /// Whether the subnet is announced.
     announced: bool,
+    /// The program that reports the server's trains, if the server is adit.
+    adit: Option<PathBuf>,
 }
 
-impl Talker {
-    fn new(key: Arc<PrivateKey>, server: HostConfig) -> Result<Self> {
+impl Guest {
+    /// Tells the server about the node, and connects it.
+    fn join(run: &TrialRun, adit: Option<PathBuf>) -> Result<Self> {
+        let folder = run.tunnels.folder().context("a tunnel without files")?.join("server");
+        let server = server_host(&folder)?;
+        let key = Arc::new(PrivateKey::from_seed(&[7; 32]));
+        let line = format!("Ed25519PublicKey = {}\n", key.public());
+        fs::write(folder.join("hosts").join(GUEST), line)?;
+        for daemon in &run.tunnels.server {
+            daemon.signal(Signal::SIGHUP)?;
+        }
+        let host = run.testbed.clients.first().context("a testbed without a client")?;
+        // The connection remains in the host's network wherever it is used.
+        let joining = host.thread(move || {
+            let mut guest = Self::new(key, server, adit)?;
+            while guest.node.neighbours().next().is_none() {
+                ensure(guest.began.elapsed() < READY, || {
+                    "the node that announces subnets did not become a neighbour".to_owned()
+                })?;
+                guest.step()?;
+                thread::sleep(WAIT);
+            }
+            Ok(guest)
+        })?;
+        joining.join().unwrap_or_else(|_| Err("the other node panicked".into()))
+    }
+
+    fn new(key: Arc<PrivateKey>, server: HostConfig, adit: Option<PathBuf>) -> Result<Self> {
         let name: NodeName = GUEST.parse().context("a name")?;
         let other: NodeName = "server".parse().context("a name")?;
         let mut own = ServerConfig {
@@ -199,7 +112,7 @@ impl Talker {
             NodeConfig { name, key, server: own, hosts: [(other, server)].into(), udp_port: 655 };
         let began = Clock::now();
         let node = Node::new(config, Self::at(began), Random::new([8; 32]));
-        Ok(Self { node, connection: None, began, announced: false })
+        Ok(Self { node, connection: None, began, announced: false, adit })
     }
 
     fn at(began: Clock) -> Instant {
@@ -207,44 +120,25 @@ impl Talker {
         Instant::from_nanos(1_000_000_000_000_u64.saturating_add(passed))
     }
 
-    fn is_neighbour(&self) -> bool {
-        self.node.neighbours().next().is_some()
-    }
-
-    /// Announces or withdraws the subnet.
-    fn talk(&mut self) -> Result<()> {
-        let now = Self::at(self.began);
-        let subnet = "10.200.0.0/24".parse().context("a subnet")?;
-        self.announced = !self.announced;
-        if self.announced {
-            self.node.add_subnet(now, subnet);
-        } else {
-            self.node.remove_subnet(now, subnet);
-        }
-        self.perform(now)
-    }
-
-    /// Receives for a moment, and lets time pass.
+    /// Handles what has arrived, and lets time pass.
     fn step(&mut self) -> Result<()> {
         let now = Self::at(self.began);
         if self.node.deadline() <= now {
             self.node.tick(now);
             self.perform(now)?;
         }
-        let Some((id, stream)) = &mut self.connection else {
-            std::thread::sleep(WAIT);
-            return Ok(());
-        };
         let mut buffer = [0; 4096];
-        match stream.read(&mut buffer) {
-            Ok(0) => return Err("the server closed the other node's connection".into()),
-            Ok(len) => {
-                let id = *id;
-                self.node.receive(now, id, buffer.get(..len).unwrap_or_default());
-                self.perform(now)?;
+        while let Some((id, stream)) = &mut self.connection {
+            match stream.read(&mut buffer) {
+                Ok(0) => return Err("the server closed the other node's connection".into()),
+                Ok(len) => {
+                    let id = *id;
+                    self.node.receive(now, id, buffer.get(..len).unwrap_or_default());
+                    self.perform(now)?;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error.into()),
             }
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
-            Err(error) => return Err(error.into()),
         }
         Ok(())
     }
@@ -254,7 +148,7 @@ impl Talker {
             match output {
                 Output::Dial { connection, address } => match TcpStream::connect(address) {
                     Ok(stream) => {
-                        stream.set_read_timeout(Some(WAIT))?;
+                        stream.set_nonblocking(true)?;
                         let local = stream.local_addr()?;
                         self.connection = Some((connection, stream));
                         self.node.connected(now, connection, local);
@@ -276,5 +170,30 @@ impl Talker {
             }
         }
         Ok(())
+    }
+}
+
+impl Poller for Guest {
+    const METRICS: [&'static str; 2] = ["control_pps", "cpu_us_per_message"];
+
+    /// Announces or withdraws the subnet.
+    fn request(&mut self) -> Result<()> {
+        self.step()?;
+        let now = Self::at(self.began);
+        let subnet = "10.200.0.0/24".parse().context("a subnet")?;
+        self.announced = !self.announced;
+        if self.announced {
+            self.node.add_subnet(now, subnet);
+        } else {
+            self.node.remove_subnet(now, subnet);
+        }
+        self.perform(now)
+    }
+
+    fn trains(&self) -> Result<Trains> {
+        let Some(adit) = &self.adit else { return Ok(Trains::new()) };
+        let mut status = Command::new(adit);
+        status.arg("status");
+        trains::of(status, "tinc-server")
     }
 }
