@@ -220,7 +220,7 @@ impl Running {
             ("REMOTEPORT", address.port().to_string()),
         ];
         let variables = variables.map(|(name, value)| (name.to_owned(), value));
-        self.scripts.push_path(INVITATION_ACCEPTED, &variables);
+        self.scripts.push_path(now, INVITATION_ACCEPTED, &variables);
     }
 
     fn refuse_join(&mut self, id: ConnectionId, address: SocketAddr, reason: &str) {

@@ -279,7 +279,7 @@ impl Running {
                 }
                 Output::Script(script) => {
                     self.withdraw_moved(&script, now);
-                    self.scripts.push(&script);
+                    self.scripts.push(now, &script);
                 }
                 Output::Event(event) => self.event(&event, now),
             }
@@ -343,7 +343,7 @@ impl Running {
             self.scripts.give_up();
             tracing::warn!("the scripts took too long");
         }
-        self.scripts.push_path("tinc-down", &[]);
+        self.scripts.push_path(now, "tinc-down", &[]);
         if tokio::time::timeout(each, self.scripts.finish()).await.is_err() {
             tracing::warn!("the script tinc-down took too long");
         }

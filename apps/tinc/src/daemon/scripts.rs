@@ -1,9 +1,10 @@
 //! The scripts of a daemon, which run one after another in the order of their events.
 
-use std::collections::{BTreeSet, VecDeque};
-use std::path::PathBuf;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use adit_engine::Instant;
 use adit_runtime::programs::{self, Call, Program, Running};
 use adit_runtime::say;
 use adit_tinc::node::Script;
@@ -16,11 +17,18 @@ const MAX_WAITING: usize = 1000;
 /// The longest time for a script.
 const LIMIT: Duration = Duration::from_secs(60);
 
+/// How long it is remembered whether a script exists. Each subnet in a message is an event, and there may be thousands at once.
+const REMEMBERED: Duration = Duration::from_millis(100);
+
 /// The scripts that run and wait.
 pub(super) struct Scripts {
     folder: PathBuf,
     /// The scripts that existed at the start.
     at_start: BTreeSet<Program>,
+    /// Whether scripts existed when they were last looked for.
+    found: BTreeMap<PathBuf, bool>,
+    /// When that is forgotten.
+    forget_at: Instant,
     /// The variables that all scripts get.
     common: Vec<(String, String)>,
     waiting: VecDeque<(PathBuf, Vec<(String, String)>)>,
@@ -35,7 +43,16 @@ impl Scripts {
         at_start: BTreeSet<Program>,
         common: Vec<(String, String)>,
     ) -> Self {
-        Self { folder, at_start, common, waiting: VecDeque::new(), running: None, skipped: 0 }
+        Self {
+            folder,
+            at_start,
+            found: BTreeMap::new(),
+            forget_at: Instant::from_nanos(0),
+            common,
+            waiting: VecDeque::new(),
+            running: None,
+            skipped: 0,
+        }
     }
 
     /// Returns the number of scripts that were not run because too many waited.
@@ -44,22 +61,21 @@ impl Scripts {
     }
 
     /// Appends the scripts of an event that exist.
-    pub(super) fn push(&mut self, script: &Script) {
+    pub(super) fn push(&mut self, now: Instant, script: &Script) {
         let variables: Vec<(String, String)> = script
             .environment()
             .into_iter()
             .map(|(name, value)| (name.to_owned(), value))
             .collect();
         for path in script.paths() {
-            self.push_path(&path, &variables);
+            self.push_path(now, &path, &variables);
         }
     }
 
     /// Appends a script, if it exists.
-    pub(super) fn push_path(&mut self, path: &str, variables: &[(String, String)]) {
+    pub(super) fn push_path(&mut self, now: Instant, path: &str, variables: &[(String, String)]) {
         let path = self.folder.join(path);
-        // If only root can search the folder, this process can't see whether there is a new script.
-        if !path.try_exists().unwrap_or_else(|_| self.at_start.contains(&program(&path))) {
+        if !self.exists(now, &path) {
             return;
         }
         if self.waiting.len() >= MAX_WAITING {
@@ -67,6 +83,16 @@ impl Scripts {
             return;
         }
         self.waiting.push_back((path, variables.to_vec()));
+    }
+
+    fn exists(&mut self, now: Instant, path: &Path) -> bool {
+        if now >= self.forget_at {
+            self.found.clear();
+            self.forget_at = now + REMEMBERED;
+        }
+        // If only root can search the folder, this process can't see whether there is a new script.
+        let look = || path.try_exists().unwrap_or_else(|_| self.at_start.contains(&program(path)));
+        *self.found.entry(path.to_owned()).or_insert_with(look)
     }
 
     /// Starts the next script unless one runs, and waits for its end. Cancel-safe.
@@ -111,5 +137,24 @@ impl Scripts {
         while !self.is_idle() {
             self.next().await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Many events at once cost one look; a script that is written later runs all the same.
+    #[test]
+    fn it_is_remembered_for_a_moment_that_there_is_no_script() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut scripts = Scripts::new(dir.path().to_owned(), BTreeSet::new(), Vec::new());
+        let start = Instant::from_nanos(1_000_000_000);
+        scripts.push_path(start, "subnet-up", &[]);
+        std::fs::write(dir.path().join("subnet-up"), "").unwrap();
+        scripts.push_path(start + REMEMBERED / 2, "subnet-up", &[]);
+        assert!(scripts.is_idle());
+        scripts.push_path(start + REMEMBERED, "subnet-up", &[]);
+        assert_eq!(scripts.waiting.len(), 1);
     }
 }

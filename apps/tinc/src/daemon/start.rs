@@ -196,7 +196,7 @@ async fn serve(
     privileges::drop(&wanted, helped, &[Capability::CAP_NET_ADMIN])?;
     let variables = script_variables(&net, &name, &device, options);
     let mut scripts = Scripts::new(net.config.clone(), at_start, variables);
-    scripts.push_path("tinc-up", &[]);
+    scripts.push_path(now(), "tinc-up", &[]);
     scripts.finish().await;
     let config = NodeConfig { name, key, server: server.clone(), hosts, udp_port: port };
     let router = Router::new(RouterSettings::from(&server));
