@@ -1,8 +1,7 @@
 //! The TCP connections with neighbours.
 //!
-//! Each connection has a task that reads. It waits when the loop does not keep up: the channel to it is bounded. The loop itself writes, what it
-//! has for a connection at once, because a task for that would have to be woken for each message. What waits to be written is bounded by the node,
-//! which closes a connection whose peer does not read.
+//! The loop itself dials, reads and writes, because a task for that would have to be woken for each message. It writes what it has for a connection
+//! at once. What waits to be written is bounded by the node, which closes a connection whose peer does not read.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::future::poll_fn;
@@ -15,16 +14,13 @@ use std::time::Duration;
 
 use adit_tinc::name::NodeName;
 use adit_tinc::node::ConnectionId;
+use futures_util::Stream;
+use futures_util::stream::{AbortHandle, Abortable, SelectAll, StreamExt, once, unfold};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::mpsc;
-use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
 use super::dial::Link;
-
-/// The number of events that wait for the loop.
-const WAITING: usize = 64;
 
 /// The number of bytes that are read at once.
 const READ: usize = 16 * 1024;
@@ -58,8 +54,8 @@ pub(super) enum StreamEvent {
 struct Open {
     /// `None` while it is dialled.
     writer: Option<Writer>,
-    /// The task that dials or reads.
-    task: AbortHandle,
+    /// Ends dialling or reading.
+    source: AbortHandle,
 }
 
 /// The end of a connection for writing.
@@ -101,14 +97,28 @@ pub(super) struct Streams {
     open: HashMap<ConnectionId, Open>,
     /// The connections on which bytes wait.
     waiting: BTreeSet<ConnectionId>,
-    events: (mpsc::Sender<StreamEvent>, mpsc::Receiver<StreamEvent>),
+    /// What dials, reads and resolves.
+    sources: SelectAll<Abortable<Pin<Box<dyn Stream<Item = StreamEvent> + Send>>>>,
     in_tarpit: Arc<AtomicUsize>,
 }
 
 impl Streams {
     pub(super) fn new() -> Self {
-        let events = mpsc::channel(WAITING);
-        Self { open: HashMap::new(), waiting: BTreeSet::new(), events, in_tarpit: Arc::default() }
+        Self {
+            open: HashMap::new(),
+            waiting: BTreeSet::new(),
+            sources: SelectAll::new(),
+            in_tarpit: Arc::default(),
+        }
+    }
+
+    fn add_source(
+        &mut self,
+        source: impl Stream<Item = StreamEvent> + Send + 'static,
+    ) -> AbortHandle {
+        let (handle, registration) = AbortHandle::new_pair();
+        self.sources.push(Abortable::new(Box::pin(source), registration));
+        handle
     }
 
     /// Waits for the next event, and writes what waits meanwhile. Cancel-safe.
@@ -119,9 +129,9 @@ impl Streams {
                     writer.write(context);
                 }
             }
-            match self.events.1.poll_recv(context) {
+            match self.sources.poll_next_unpin(context) {
                 Poll::Ready(Some(event)) => Poll::Ready(event),
-                // This has a sender itself, so the channel never ends.
+                // Without connections there is nothing to wait for.
                 Poll::Ready(None) | Poll::Pending => Poll::Pending,
             }
         })
@@ -134,25 +144,22 @@ impl Streams {
         id: ConnectionId,
         connect: impl Future<Output = Result<Link, String>> + Send + 'static,
     ) {
-        let tx = self.events.0.clone();
-        let task = tokio::spawn(async move {
-            let event = match connect.await {
+        let source = self.add_source(once(async move {
+            match connect.await {
                 Ok(link) => StreamEvent::Connected(id, link),
                 Err(problem) => StreamEvent::Closed(id, Some(problem)),
-            };
-            let _ = tx.send(event).await;
-        });
-        self.open.insert(id, Open { writer: None, task: task.abort_handle() });
+            }
+        }));
+        self.open.insert(id, Open { writer: None, source });
     }
 
     /// Resolves a name.
-    pub(super) fn resolve(&self, node: NodeName, host: String, port: u16) {
-        let tx = self.events.0.clone();
-        tokio::spawn(async move {
+    pub(super) fn resolve(&mut self, node: NodeName, host: String, port: u16) {
+        self.add_source(once(async move {
             let found = tokio::net::lookup_host((host, port)).await;
             let found = found.map(|found| found.take(MAX_ADDRESSES).collect()).unwrap_or_default();
-            let _ = tx.send(StreamEvent::Resolved(node, found)).await;
-        });
+            StreamEvent::Resolved(node, found)
+        }));
     }
 
     /// Starts to read and write a dialled connection. Returns false if it was closed in the meantime.
@@ -183,9 +190,9 @@ impl Streams {
         read: impl AsyncRead + Unpin + Send + 'static,
         write: impl AsyncWrite + Unpin + Send + 'static,
     ) {
-        let task = tokio::spawn(reader(id, read, self.events.0.clone()));
+        let source = self.add_source(reader(id, read));
         let writer = Some(Writer { stream: Box::pin(write), waiting: VecDeque::new() });
-        self.open.insert(id, Open { writer, task: task.abort_handle() });
+        self.open.insert(id, Open { writer, source });
     }
 
     /// Appends bytes to what [`Streams::flush`] writes. Returns the number of bytes that wait.
@@ -218,7 +225,7 @@ impl Streams {
     /// Ends a connection, after what waits has been sent.
     pub(super) fn close(&mut self, id: ConnectionId) {
         let Some(open) = self.open.remove(&id) else { return };
-        open.task.abort();
+        open.source.abort();
         let Some(mut writer) = open.writer else { return };
         writer.write_now();
         if !writer.waiting.is_empty() {
@@ -229,7 +236,7 @@ impl Streams {
     /// Keeps a refused connection open for a while, and reads nothing from it.
     pub(super) fn tarpit(&mut self, id: ConnectionId) {
         let Some(open) = self.open.remove(&id) else { return };
-        open.task.abort();
+        open.source.abort();
         let stream = open.writer.map(|mut writer| {
             writer.write_now();
             writer.stream
@@ -256,24 +263,23 @@ impl Streams {
     }
 }
 
-async fn reader(
+/// Reads a connection until its end.
+fn reader(
     id: ConnectionId,
-    mut stream: impl AsyncRead + Unpin,
-    tx: mpsc::Sender<StreamEvent>,
-) {
-    let mut buffer = vec![0; READ];
-    loop {
-        let event = match stream.read(&mut buffer).await {
-            Ok(0) => StreamEvent::Closed(id, None),
-            // Most messages are short, and what is freed is zeroized.
-            Ok(len) => StreamEvent::Bytes(id, buffer.get(..len).unwrap_or_default().to_vec()),
-            Err(error) => StreamEvent::Closed(id, Some(error.to_string())),
-        };
-        let last = matches!(event, StreamEvent::Closed(..));
-        if tx.send(event).await.is_err() || last {
-            return;
-        }
-    }
+    stream: impl AsyncRead + Unpin + Send + 'static,
+) -> impl Stream<Item = StreamEvent> + Send {
+    unfold(Some((stream, vec![0; READ])), move |open| async move {
+        let (mut stream, mut buffer) = open?;
+        Some(match stream.read(&mut buffer).await {
+            Ok(0) => (StreamEvent::Closed(id, None), None),
+            Ok(len) => {
+                // Most messages are short, and what is freed is zeroized.
+                let bytes = buffer.get(..len).unwrap_or_default().to_vec();
+                (StreamEvent::Bytes(id, bytes), Some((stream, buffer)))
+            }
+            Err(error) => (StreamEvent::Closed(id, Some(error.to_string())), None),
+        })
+    })
 }
 
 #[cfg(test)]
@@ -333,7 +339,8 @@ mod tests {
         let (mut streams, mut theirs) = with_a_peer();
         assert_eq!(streams.send(ConnectionId(1), &[7; 100]), 100);
         streams.close(ConnectionId(1));
-        sleep(LINGER + Duration::from_millis(500)).await;
+        let later = timeout(LINGER + Duration::from_millis(500), streams.next()).await;
+        assert!(later.is_err(), "{later:?}");
         let mut arrived = Vec::new();
         theirs.read_to_end(&mut arrived).await.unwrap();
         assert_eq!(arrived, [7; 16]);
@@ -365,7 +372,10 @@ mod tests {
         streams.send(ConnectionId(1), &[7; 100]);
         streams.close(ConnectionId(1));
         let mut arrived = Vec::new();
-        theirs.read_to_end(&mut arrived).await.unwrap();
+        tokio::select! {
+            event = streams.next() => panic!("{event:?}"),
+            read = theirs.read_to_end(&mut arrived) => assert_eq!(read.unwrap(), 100),
+        }
         assert_eq!(arrived, [7; 100]);
     }
 }
