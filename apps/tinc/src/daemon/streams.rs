@@ -68,7 +68,7 @@ impl Writer {
     /// Writes what waits, as far as the kernel takes it. Otherwise the context is woken when it takes more.
     fn write(&mut self, context: &mut Context<'_>) {
         while !self.waiting.is_empty() {
-            match self.stream.as_mut().poll_write(context, self.waiting.make_contiguous()) {
+            match self.stream.as_mut().poll_write(context, self.waiting.as_slices().0) {
                 Poll::Ready(Ok(len)) if len > 0 => drop(self.waiting.drain(..len)),
                 Poll::Pending => break,
                 // The reader notices it as well.
