@@ -33,11 +33,11 @@ pub(super) trait Poller: Send {
     /// The server has ended, or the reply is wrong.
     fn request(&mut self) -> Result<()>;
 
-    /// Returns the server's trains since its start; none if they are not of interest, or the server does not count them.
+    /// Returns the server's trains since its start, between two slices; none if they are not of interest, or the server does not count them.
     ///
     /// # Errors
     /// The server has ended.
-    fn trains(&self) -> Result<Trains> {
+    fn trains(&mut self) -> Result<Trains> {
         Ok(Trains::new())
     }
 }
