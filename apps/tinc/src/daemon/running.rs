@@ -91,6 +91,7 @@ impl Instance for Running {
 
     async fn next(&mut self) -> Result<Event, Fault> {
         if self.streams.has_waiting() {
+            // While packets keep the loop busy, tokio asks the kernel only then whether it takes more.
             tokio::task::yield_now().await;
         }
         let wait = self.node.deadline().since(now());

@@ -62,27 +62,32 @@ impl Scripts {
 
     /// Appends the scripts of an event that exist.
     pub(super) fn push(&mut self, now: Instant, script: &Script) {
-        let variables: Vec<(String, String)> = script
-            .environment()
-            .into_iter()
-            .map(|(name, value)| (name.to_owned(), value))
-            .collect();
         for path in script.paths() {
-            self.push_path(now, &path, &variables);
+            let path = self.folder.join(path);
+            if self.exists(now, &path) {
+                let variables = script.environment().into_iter();
+                self.append(
+                    path,
+                    variables.map(|(name, value)| (name.to_owned(), value)).collect(),
+                );
+            }
         }
     }
 
     /// Appends a script, if it exists.
     pub(super) fn push_path(&mut self, now: Instant, path: &str, variables: &[(String, String)]) {
         let path = self.folder.join(path);
-        if !self.exists(now, &path) {
-            return;
+        if self.exists(now, &path) {
+            self.append(path, variables.to_vec());
         }
+    }
+
+    fn append(&mut self, path: PathBuf, variables: Vec<(String, String)>) {
         if self.waiting.len() >= MAX_WAITING {
             self.skipped = self.skipped.saturating_add(1);
             return;
         }
-        self.waiting.push_back((path, variables.to_vec()));
+        self.waiting.push_back((path, variables));
     }
 
     fn exists(&mut self, now: Instant, path: &Path) -> bool {
