@@ -1,11 +1,12 @@
 //! The AEADs, key derivations and MACs of adit behind one small interface.
 //!
-//! The implementation is aws-lc-rs. Apart from this crate, neither the data path nor the protocols refer to it.
+//! The implementation is aws-lc-rs, and RustCrypto for what it lacks. Apart from this crate, neither the data path nor the protocols refer to them.
 
 #![forbid(unsafe_code)]
 
 pub mod aead;
 pub mod block;
+pub mod chacha20;
 mod cipher;
 mod ctr;
 mod digest;

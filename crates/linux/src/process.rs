@@ -228,12 +228,10 @@ mod tests {
 
     #[test]
     fn names_with_parentheses_do_not_shift_the_fields() {
-        let script = tempfile::Builder::new().prefix("a) b (").tempfile().unwrap();
-        fs::copy("/bin/sleep", script.path()).unwrap();
-        let path = script.into_temp_path();
-        let mut permissions = fs::metadata(&path).unwrap().permissions();
-        std::os::unix::fs::PermissionsExt::set_mode(&mut permissions, 0o700);
-        fs::set_permissions(&path, permissions).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        // The process has the link's name. A copy would be busy while a child of another test has it open for writing.
+        let path = folder.path().join("a) b (");
+        std::os::unix::fs::symlink("/bin/sleep", &path).unwrap();
         let mut child = std::process::Command::new(&path).arg("60").spawn().unwrap();
         let usage = usage_of(child.id()).unwrap();
         child.kill().unwrap();

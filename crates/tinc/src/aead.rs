@@ -1,8 +1,6 @@
 //! The authenticated encryption of SPTPS.
 //!
-//! tinc has one cipher: ChaCha20 and Poly1305, but not the AEAD of RFC 8439. ChaCha20 is the original form with a 64-bit block counter. Its nonce
-//! is the record's sequence number, big-endian. The first 32 bytes of block 0 are the key of Poly1305, and encryption begins with block 1. The
-//! tag covers the ciphertext alone, without padding and lengths.
+//! tinc has one cipher: [ChaCha20 and Poly1305](adit_crypto::chacha20), but not the AEAD of RFC 8439. Its nonce is the record's sequence number.
 //!
 //! Two nodes of adit, and nodes that are configured for it, use AES-256-GCM instead, without associated data. Its nonce is the sequence number
 //! as well, after 8 zero bytes.
@@ -10,11 +8,7 @@
 use std::sync::Arc;
 
 use adit_crypto::aead::CounterKey;
-use adit_crypto::constant_time_eq;
-use chacha20::ChaCha20Legacy;
-use chacha20::cipher::{KeyIvInit, StreamCipher};
-use poly1305::universal_hash::{KeyInit, UniversalHash};
-use poly1305::{Block, Poly1305};
+use adit_crypto::chacha20::ChaChaKey;
 use zeroize::Zeroizing;
 
 /// Length of a key, bytes.
@@ -22,9 +16,6 @@ pub const KEY_LEN: usize = 32;
 
 /// Length of a tag, bytes.
 pub const TAG_LEN: usize = 16;
-
-/// Length of a block of ChaCha20, bytes.
-const BLOCK: usize = 64;
 
 /// The number of AES-256-GCM in OpenSSL, by which tinc names the ciphers of tinc 1.0.
 pub const AES_256_GCM_NUMBER: i32 = 901;
@@ -62,7 +53,7 @@ pub struct Key(Inner);
 
 #[derive(Clone)]
 enum Inner {
-    ChaCha20(Zeroizing<[u8; KEY_LEN]>),
+    ChaCha20(ChaChaKey),
     Aes(Arc<CounterKey>),
 }
 
@@ -74,7 +65,7 @@ impl Key {
     pub fn new(cipher: Cipher, bytes: [u8; KEY_LEN]) -> Result<Self, Failed> {
         let bytes = Zeroizing::new(bytes);
         Ok(Self(match cipher {
-            Cipher::ChaCha20Poly1305 => Inner::ChaCha20(bytes),
+            Cipher::ChaCha20Poly1305 => Inner::ChaCha20(ChaChaKey::new(&bytes)),
             Cipher::Aes256Gcm => Inner::Aes(Arc::new(CounterKey::new(&bytes).map_err(|_| Failed)?)),
         }))
     }
@@ -94,7 +85,7 @@ impl Key {
     #[inline]
     pub fn seal(&self, seqno: u32, data: &mut [u8]) -> Result<[u8; TAG_LEN], Failed> {
         match &self.0 {
-            Inner::ChaCha20(key) => Ok(seal_chacha20(key, seqno, data)),
+            Inner::ChaCha20(key) => Ok(key.seal(seqno.into(), data)),
             Inner::Aes(key) => key.seal(seqno.into(), &[], data).map_err(|_| Failed),
         }
     }
@@ -106,55 +97,13 @@ impl Key {
     #[inline]
     pub fn open(&self, seqno: u32, data: &mut [u8], tag: &[u8]) -> Result<(), Forged> {
         match &self.0 {
-            Inner::ChaCha20(key) => open_chacha20(key, seqno, data, tag),
+            Inner::ChaCha20(key) => key.open(seqno.into(), data, tag).map_err(|_| Forged),
             Inner::Aes(key) => {
                 let tag = tag.try_into().map_err(|_| Forged)?;
                 key.open(seqno.into(), &[], tag, data).map_err(|_| Forged)
             }
         }
     }
-}
-
-fn seal_chacha20(key: &[u8; KEY_LEN], seqno: u32, data: &mut [u8]) -> [u8; TAG_LEN] {
-    let (mut cipher, mac) = start_chacha20(key, seqno);
-    cipher.apply_keystream(data);
-    authenticate(mac, data)
-}
-
-fn open_chacha20(
-    key: &[u8; KEY_LEN],
-    seqno: u32,
-    data: &mut [u8],
-    tag: &[u8],
-) -> Result<(), Forged> {
-    let (mut cipher, mac) = start_chacha20(key, seqno);
-    let expected = authenticate(mac, data);
-    if !constant_time_eq(&expected, tag) {
-        return Err(Forged);
-    }
-    cipher.apply_keystream(data);
-    Ok(())
-}
-
-/// Returns the cipher at block 1, and the MAC with the key from block 0.
-fn start_chacha20(key: &[u8; KEY_LEN], seqno: u32) -> (ChaCha20Legacy, Poly1305) {
-    let nonce = u64::from(seqno).to_be_bytes();
-    let mut cipher = ChaCha20Legacy::new(key.into(), (&nonce).into());
-    let mut block = Zeroizing::new([0; BLOCK]);
-    cipher.apply_keystream(&mut *block);
-    let mut mac_key = Zeroizing::new([0; KEY_LEN]);
-    for (to, from) in mac_key.iter_mut().zip(block.iter()) {
-        *to = *from;
-    }
-    (cipher, Poly1305::new((&*mac_key).into()))
-}
-
-/// Computes the tag of `data`.
-fn authenticate(mut mac: Poly1305, data: &[u8]) -> [u8; TAG_LEN] {
-    let (blocks, rest) = Block::slice_as_chunks(data);
-    // Several blocks at once, which `compute_unpadded` does not do.
-    mac.update(blocks);
-    mac.compute_unpadded(rest).into()
 }
 
 // Written by hand so that keys never reach a log.

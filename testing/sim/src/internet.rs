@@ -4,7 +4,7 @@
 //! sender's network through the boxes until a network has its destination, is in flight for the link's delay, and on
 //! arrival descends through the boxes of its destination.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use adit_engine::{Instant, Random};
@@ -43,8 +43,9 @@ pub struct Internet {
     boxes: Vec<Site>,
     /// The addresses of each host, each on its network.
     hosts: Vec<Vec<(IpAddr, Option<BoxId>)>>,
-    /// The links, by the sending host and the address to which it sends.
-    links: BTreeMap<(HostId, IpAddr), Link>,
+    links: BTreeMap<LinkId, Link>,
+    /// When the next datagram of each link arrives.
+    arrivals: BTreeSet<(Instant, LinkId)>,
     default: Impairment,
     random: Random,
 }
@@ -58,10 +59,15 @@ struct Site {
     isolated: bool,
 }
 
+/// The sending host, and the address to which it sends.
+type LinkId = (HostId, IpAddr);
+
 #[derive(Debug)]
 struct Link {
     pipe: Pipe<InTransit>,
     mtu: usize,
+    /// The link's entry in [`Internet::arrivals`].
+    arrival: Option<Instant>,
 }
 
 /// A datagram that has climbed to the network of its destination.
@@ -80,6 +86,7 @@ impl Internet {
             boxes: Vec::new(),
             hosts: Vec::new(),
             links: BTreeMap::new(),
+            arrivals: BTreeSet::new(),
             default,
             random: Random::new(seed),
         }
@@ -161,29 +168,41 @@ impl Internet {
         let Some((_, network)) = own.find(|(ip, _)| *ip == from.ip()).copied() else { return };
         if let Some(packet) = self.climb(now, network, from, to, payload) {
             self.link(host, to.ip()).pipe.push(now, packet);
+            self.update_arrival((host, to.ip()));
         }
     }
 
     /// Returns when the next datagram arrives.
     pub fn next_arrival(&self) -> Option<Instant> {
-        self.links.values().filter_map(|link| link.pipe.next_arrival()).min()
+        self.arrivals.first().map(|(at, _)| *at)
     }
 
     /// Returns a datagram that has arrived.
     pub fn pop(&mut self, now: Instant) -> Option<Delivery> {
         loop {
-            let mut links = self.links.values_mut();
-            let packet = links.find_map(|link| link.pipe.pop(now))?;
+            let (_, id) = *self.arrivals.first().filter(|(at, _)| *at <= now)?;
+            let packet = self.links.get_mut(&id).and_then(|link| link.pipe.pop(now))?;
+            self.update_arrival(id);
             if let Some(delivery) = self.descend(now, packet) {
                 return Some(delivery);
             }
         }
     }
 
+    fn update_arrival(&mut self, id: LinkId) {
+        let Some(link) = self.links.get_mut(&id) else { return };
+        let next = link.pipe.next_arrival();
+        let before = std::mem::replace(&mut link.arrival, next);
+        if before != next {
+            before.map(|at| self.arrivals.remove(&(at, id)));
+            next.map(|at| self.arrivals.insert((at, id)));
+        }
+    }
+
     fn link(&mut self, host: HostId, to: IpAddr) -> &mut Link {
         let seed = self.random.bytes();
         let default = &self.default;
-        let new = || Link { pipe: Pipe::new(default.clone(), seed), mtu: 1500 };
+        let new = || Link { pipe: Pipe::new(default.clone(), seed), mtu: 1500, arrival: None };
         self.links.entry((host, to)).or_insert_with(new)
     }
 

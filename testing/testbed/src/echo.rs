@@ -12,6 +12,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use crate::failure::{Context, Result};
 use crate::net::Namespace;
+use crate::pattern;
 use crate::wait::ScaledInstant;
 
 /// The time limit for all answers to [`ping`].
@@ -207,7 +208,7 @@ impl Session {
 fn request(v6: bool, id: u16, number: u16, size: usize) -> Vec<u8> {
     let [id, number] = [id, number].map(u16::to_be_bytes);
     let mut packet = vec![if v6 { 128 } else { 8 }, 0, 0, 0, id[0], id[1], number[0], number[1]];
-    packet.extend((0..size).map(pattern));
+    packet.extend(pattern::bytes(0, size));
     if !v6 {
         let sum = checksum(&packet).to_be_bytes();
         packet.splice(2..4, sum);
@@ -225,12 +226,8 @@ fn answer(v6: bool, id: u16, size: usize, packet: &[u8]) -> Option<u16> {
     let same = kind == if v6 { 129 } else { 0 }
         && u16::from_be_bytes([id0, id1]) == id
         && content.len() == size
-        && content.iter().enumerate().all(|(at, byte)| *byte == pattern(at));
+        && pattern::matches(0, content);
     same.then(|| u16::from_be_bytes([number0, number1]))
-}
-
-fn pattern(at: usize) -> u8 {
-    u8::try_from(at % 251).unwrap_or_default()
 }
 
 fn checksum(bytes: &[u8]) -> u16 {

@@ -11,6 +11,7 @@ use nix::sys::socket::{setsockopt, sockopt::RcvBufForce};
 
 use crate::failure::{Context, Result, ensure};
 use crate::net::Namespace;
+use crate::pattern;
 use crate::wait::ScaledInstant;
 
 pub use crate::echo::{Echoes, echo_all, ping, silent};
@@ -134,8 +135,11 @@ fn join_both<S, R>(
 
 /// Returns the content of datagram `number`: its number, then a pattern that depends on it.
 fn datagram(number: u32, size: usize) -> Vec<u8> {
+    let mut content = number.to_be_bytes().to_vec();
     let pattern = number.wrapping_mul(2_654_435_761).to_be_bytes();
-    number.to_be_bytes().into_iter().chain(pattern.into_iter().cycle()).take(size.max(4)).collect()
+    content.extend(pattern.repeat(size.div_ceil(pattern.len())));
+    content.truncate(size.max(4));
+    content
 }
 
 const END: u32 = u32::MAX;
@@ -235,9 +239,10 @@ pub fn tcp_to_port(
             match stream.read(&mut buffer).context("reading from the tunnel")? {
                 0 => return Ok(position),
                 length => {
-                    let arrived = buffer.iter().take(length);
-                    let same = arrived.enumerate().all(|(i, byte)| *byte == at(position + i));
-                    ensure(same, || format!("TCP to {target}: other bytes after {position}"))?;
+                    let arrived = buffer.get(..length).unwrap_or_default();
+                    ensure(pattern::matches(position, arrived), || {
+                        format!("TCP to {target}: other bytes after {position}")
+                    })?;
                     position += length;
                 }
             }
@@ -249,17 +254,11 @@ pub fn tcp_to_port(
         let mut stream =
             TcpStream::connect_timeout(&target, Duration::from_secs(20)).context(target)?;
         stream.set_write_timeout(Some(Duration::from_secs(20)))?;
-        let content: Vec<u8> = (0..bytes).map(at).collect();
-        stream.write_all(&content).context("writing to the tunnel")
+        stream.write_all(&pattern::bytes(0, bytes)).context("writing to the tunnel")
     })?;
     let ((), received) = join_both(sender, receiver)?;
     ensure(received == bytes, || format!("TCP to {target}: {received} of {bytes} bytes"))?;
     Ok(started.elapsed())
-}
-
-/// Returns the byte at a position of the TCP stream: a pattern whose period is no power of two.
-fn at(position: usize) -> u8 {
-    u8::try_from(position % 251).unwrap_or_default()
 }
 
 #[cfg(test)]

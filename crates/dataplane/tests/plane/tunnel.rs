@@ -17,6 +17,7 @@ use adit_linux::netns::NetNs;
 use adit_linux::tcp;
 use adit_linux::tun::{TunDevice, TunOffloads, TunOptions};
 use adit_linux::udp::{Fragmentation, UdpOptions, UdpSocket};
+use adit_testbed::pattern;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -149,9 +150,7 @@ fn datagrams_pass(from: &Side, to: &Side, to_address: &str) {
 
 /// Sends a byte stream and checks each byte.
 fn stream_passes(from: &Side, to: &Side, to_address: &str) {
-    let pattern = |at: usize| (at % 251) as u8;
     let listener = to.ns.run(|| TcpListener::bind(to_address)).unwrap().unwrap();
-    let total = 24 << 20;
     let reader = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -161,7 +160,7 @@ fn stream_passes(from: &Side, to: &Side, to_address: &str) {
     });
     let mut stream = from.ns.run(|| TcpStream::connect(to_address)).unwrap().unwrap();
     stream.set_write_timeout(Some(PATIENCE)).unwrap();
-    let sent: Vec<u8> = (0..total).map(pattern).collect();
+    let sent = pattern::bytes(0, 24 << 20);
     stream.write_all(&sent).unwrap();
     drop(stream);
     let got = reader.join().unwrap();

@@ -14,6 +14,7 @@ use adit_linux::tun::{TunDevice, TunMode, TunOptions};
 use adit_linux::udp::{UdpOptions, UdpSocket};
 use adit_openvpn::data_format::{Command, PeerSpec};
 use adit_openvpn_data::{Plane, Upcalls};
+use adit_testbed::pattern;
 
 use crate::common::{key, layout, spec};
 
@@ -98,7 +99,7 @@ fn stream_passes(from: &Side, to: &Side, to_address: &str) {
     });
     let mut stream = from.ns.run(|| TcpStream::connect(to_address)).unwrap().unwrap();
     stream.set_write_timeout(Some(PATIENCE)).unwrap();
-    let sent: Vec<u8> = (0..2usize << 20).map(|at| (at % 251) as u8).collect();
+    let sent = pattern::bytes(0, 2 << 20);
     stream.write_all(&sent).unwrap();
     drop(stream);
     let got = reader.join().unwrap();
