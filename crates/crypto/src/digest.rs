@@ -1,7 +1,7 @@
 use std::fmt;
 
 use aws_lc_rs::{constant_time, digest, hmac};
-use hmac_md5::{Hmac, Mac as _};
+use hmac_md5::{Hmac, KeyInit as _, Mac as _};
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 use crate::CryptoError;

@@ -7,7 +7,7 @@
 //! [`traffic`] and [`echo`] send and count, [`pattern`] has bytes to send, [`wait`] has limits that hold on a busy machine, [`skip`] reports the checks
 //! that do not run. [`laptop`] provides a laptop's surroundings: access networks behind NAT and a host outside.
 //! [`postgres`] creates throw-away database clusters. [`plugin`] compiles a plugin for openvpn whose arguments say what it
-//! does. [`memory`] searches a test's own memory for secrets. [`other_version`] lets two versions of the program meet. [`identity_provider`] is a provider for logins in a browser. [`token`] creates tokens of SoftHSM.
+//! does. [`other_version`] lets two versions of the program meet. [`identity_provider`] is a provider for logins in a browser. [`token`] creates tokens of SoftHSM.
 //!
 //! The crate depends on `adit-linux` and on none of the crates under test, so that a defect of theirs cannot hide a
 //! failure.
@@ -18,7 +18,6 @@ pub mod failure;
 pub mod identity_provider;
 pub mod laptop;
 pub mod line;
-pub mod memory;
 pub mod net;
 pub mod other_version;
 pub mod pattern;

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use adit_crypto::{DirectionKey, hkdf_expand_sha256};
+pub(crate) use adit_memory_search::MASK;
+use adit_memory_search::{Find, PART};
 use adit_openvpn::data_format::{DataKey, Protection};
-pub(crate) use adit_testbed::memory::MASK;
-use adit_testbed::memory::{self, Find, PART};
 use zeroize::Zeroizing;
 
 /// A masked secret with its name.
@@ -96,7 +96,7 @@ pub(crate) fn search(secrets: &[Secret]) -> Vec<String> {
         let Secret(name, _) = &secrets[secret];
         format!("{name}, byte {offset}, at {address:x} in {mapping}")
     };
-    memory::search(&masked).unwrap().into_iter().map(describe).collect()
+    adit_memory_search::search(&masked).unwrap().into_iter().map(describe).collect()
 }
 
 /// Returns the maximum number of copies that a search found of any part of a key method 2 message's secrets.

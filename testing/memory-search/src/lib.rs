@@ -1,10 +1,11 @@
 //! Searches the writable memory of this process, for tests that a secret is no longer in it.
 
+#![forbid(unsafe_code)]
+
 use std::fs::{self, File};
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::{Mutex, PoisonError};
-
-use crate::failure::{Context, Result};
 
 /// The mask under which a caller keeps secrets; otherwise the search would find the caller's own copies.
 pub const MASK: u8 = 0xa5;
@@ -31,16 +32,16 @@ pub struct Find {
 ///
 /// # Errors
 /// The memory of the process cannot be read.
-pub fn search(masked: &[&[u8]]) -> Result<Vec<Find>> {
-    search_mappings(masked, &fs::read_to_string("/proc/self/maps").context("/proc/self/maps")?)
+pub fn search(masked: &[&[u8]]) -> io::Result<Vec<Find>> {
+    search_mappings(masked, &fs::read_to_string("/proc/self/maps")?)
 }
 
-fn search_mappings(masked: &[&[u8]], maps: &str) -> Result<Vec<Find>> {
+fn search_mappings(masked: &[&[u8]], maps: &str) -> io::Result<Vec<Find>> {
     // One at a time, because a search would find the copies in the buffer of another one.
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let parts = Parts::new(masked);
-    let memory = File::open("/proc/self/mem").context("/proc/self/mem")?;
+    let memory = File::open("/proc/self/mem")?;
     let mut buffer = vec![0_u8; CHUNK + PART - 1];
     let own = buffer.as_ptr() as u64..buffer.as_ptr() as u64 + buffer.len() as u64;
     let mut found = Vec::new();
