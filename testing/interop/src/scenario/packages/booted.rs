@@ -119,8 +119,9 @@ impl<'a> Booted<'a> {
 
     /// Installs a package over the one before, and returns what is printed.
     pub(super) fn install(&self, package: &Path) -> Result<String> {
-        fs::copy(package, self.machine.path("tmp/adit.deb"))?;
-        let line = "exec dpkg --install /tmp/adit.deb 2>&1";
+        // From Debian 13 on, another file system may be mounted at /tmp.
+        fs::copy(package, self.machine.path("root/adit.deb"))?;
+        let line = "exec dpkg --install /root/adit.deb 2>&1";
         self.run(&["sh", "-c", line]).map_err(|e| self.explain(&e.0).into())
     }
 
