@@ -10,7 +10,8 @@ use std::sync::Arc;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use self::files::{append, local_conf, public_lines, up_script, write, write_files};
+pub(super) use self::files::write;
+use self::files::{append, local_conf, public_lines, up_script, write_files};
 use super::super::Scenario;
 use super::SOON;
 use super::programs::Programs;

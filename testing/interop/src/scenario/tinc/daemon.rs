@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use super::super::Scenario;
 use super::SOON;
+use super::bed::write;
 use super::commands::End;
 use super::programs::Programs;
 use crate::failure::{Context, Result, ensure};
@@ -22,20 +23,14 @@ pub(super) fn connect(ours: &End<'_>, theirs: &End<'_>) -> Result<()> {
         let up = format!(
             "#!/bin/sh\nip link set $INTERFACE up\nip addr add 10.9.0.{number}/24 dev $INTERFACE\n"
         );
-        write_script(end, "tinc-up", &up)?;
-        write_script(end, "host-up", "#!/bin/sh\necho $NODE > up\n")?;
+        write(&end.folder.join("tinc-up"), &up, 0o755)?;
+        write(&end.folder.join("host-up"), "#!/bin/sh\necho $NODE > up\n", 0o755)?;
     }
     let (one, other) = (ours.done("export", "")?.out, theirs.done("export", "")?.out);
     ours.done("import", &other)?;
     theirs.done("import", &one)?;
     ours.done("add ConnectTo bob", "")?;
     Ok(())
-}
-
-fn write_script(end: &End<'_>, name: &str, text: &str) -> Result<()> {
-    let path = end.folder.join(name);
-    fs::write(&path, text)?;
-    Ok(fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?)
 }
 
 /// Runs both daemons, and sends packets through the tunnel.
@@ -49,8 +44,8 @@ pub(super) fn daemon(scenario: &Scenario<'_>) -> Result<String> {
     let theirs = end(&pair.client, real.tinc.clone(), "bob");
     connect(&ours, &theirs)?;
     // The last script runs even if another one does not end.
-    write_script(&ours, "host-down", "#!/bin/sh\nexec sleep 20\n")?;
-    write_script(&ours, "tinc-down", "#!/bin/sh\necho $INTERFACE > down\n")?;
+    write(&ours.folder.join("host-down"), "#!/bin/sh\nexec sleep 20\n", 0o755)?;
+    write(&ours.folder.join("tinc-down"), "#!/bin/sh\necho $INTERFACE > down\n", 0o755)?;
     // The process that faces the network can't read it, and so can't look for scripts.
     fs::set_permissions(&ours.folder, fs::Permissions::from_mode(0o700))?;
     let tincd_of_adit = end(&pair.server, adit.tincd, "alice");
@@ -98,6 +93,7 @@ pub(super) fn daemon(scenario: &Scenario<'_>) -> Result<String> {
         .flatten()
         .all(|entry| entry.file_name() != "pid.socket");
     ensure(gone, || "the control socket remains".to_owned())?;
+    adit.wait_for("the scripts took too long", SOON)?;
     let down = fs::read_to_string(ours.folder.join("down")).context("tinc-down")?;
     ensure(!down.trim().is_empty(), || "tinc-down does not know the interface".to_owned())?;
     Ok("packets both ways, by UDP".to_owned())

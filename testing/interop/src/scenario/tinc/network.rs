@@ -3,7 +3,6 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -12,6 +11,7 @@ use nix::sys::signal::Signal;
 use super::super::Scenario;
 use super::super::proxies::{HTTP_PORT, SOCKS_PORT};
 use super::SOON;
+use super::bed::write;
 use super::commands::{End, Ran};
 use super::programs::Programs;
 use crate::failure::{Context, Result, ensure};
@@ -136,8 +136,7 @@ pub(super) fn invitations(scenario: &Scenario<'_>) -> Result<String> {
     let alice = Node::new(&namespace, folder("alice"), "alice", &programs.adit);
     alice.init("127.0.0.1", 7001)?;
     let script = alice.path("invitation-accepted");
-    fs::write(&script, "#!/bin/sh\necho \"$NAME $NODE $REMOTEADDRESS\" >> accepted\n")?;
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
+    write(&script, "#!/bin/sh\necho \"$NAME $NODE $REMOTEADDRESS\" >> accepted\n", 0o755)?;
     let mut daemon = alice.start()?;
     let joiners = [("bob", &programs.tinc, 7002), ("carol", &programs.adit, 7003)];
     let mut daemons = Vec::new();

@@ -1,15 +1,14 @@
 //! Bulk traffic of `tincd` of adit through its data plane: to another one, and to the real tinc 1.1; over rekeys, and when a subnet gets another owner.
 
 use std::ffi::OsString;
-use std::fs;
 use std::net::IpAddr;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use serde_json::Value;
 
 use super::super::Scenario;
 use super::SOON;
+use super::bed::write;
 use super::commands::End;
 use super::programs::Programs;
 use crate::failure::{Context, Result, ensure};
@@ -80,9 +79,7 @@ impl<'a> Node<'a> {
             "#!/bin/sh\nip link set $INTERFACE up\nip addr add {}/32 dev $INTERFACE\nip route add 10.9.0.0/16 dev $INTERFACE metric {number}\n",
             node.address()
         );
-        let path = node.commands.folder.join("tinc-up");
-        fs::write(&path, up)?;
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+        write(&node.commands.folder.join("tinc-up"), &up, 0o755)?;
         Ok(node)
     }
 

@@ -86,7 +86,8 @@ pub(super) fn append(path: &Path, text: &str) -> Result<()> {
     Ok(fs::write(path, format!("{before}\n{text}"))?)
 }
 
-pub(super) fn write(path: &Path, text: &str, mode: u32) -> Result<()> {
+/// Writes a file with this mode.
+pub(in super::super) fn write(path: &Path, text: &str, mode: u32) -> Result<()> {
     fs::write(path, text)?;
     Ok(fs::set_permissions(path, fs::Permissions::from_mode(mode))?)
 }
