@@ -31,7 +31,8 @@ use crate::stream::frames::{self, Next};
 use crate::stream::{MAX_UNAUTHENTICATED_FRAMES, StreamEnd};
 use crate::tables::PeerTable;
 use crate::upcall::MAX_CONTROL;
-use layout::{Datagrams, Framed, RunLayout, split_run};
+pub(crate) use layout::Datagrams;
+use layout::{Framed, RunLayout};
 
 /// The longest in-band message that is passed to the control plane.
 const MAX_IN_BAND: usize = 2048;
@@ -126,26 +127,31 @@ impl<'a, 's, F: Format> Ingress<'a, 's, F> {
         self.lazy.get_or_insert_default().buffers = Buffers::new(memory);
     }
 
-    /// Processes one received buffer: datagrams of `segment` bytes back to back, of which the last may be shorter.
-    pub fn datagram(&mut self, link: &Link, segment: usize, data: &'a mut [u8]) {
+    /// Processes received datagrams.
+    pub(crate) fn datagrams(&mut self, link: &Link, layout: Datagrams, data: &'a mut [u8]) {
         if data.is_empty() {
             return self.shared.stats.drop(DropReason::Empty);
         }
-        let segment = segment.clamp(1, data.len());
-        self.shared.stats.own().received.record(data.len().div_ceil(segment));
+        let (received, count) = (&self.shared.stats.own().received, layout.count(data));
+        if layout.has_gaps() {
+            // The kernel has coalesced none of them.
+            received.record_single(count);
+        } else {
+            received.record(count);
+        }
         let headerless = self.is_headerless(link);
         let mut rest = data;
         while !rest.is_empty() {
-            let header = if headerless { Some(Header::NONE) } else { F::header(rest) };
+            let header =
+                if headerless { Some(Header::NONE) } else { F::header(layout.first(rest)) };
             let Some(header) = header else {
-                let (_, tail) = rest.split_at_mut(segment.min(rest.len()));
+                (_, rest) = layout.split(rest, 1);
                 self.shared.stats.drop(DropReason::Short);
-                rest = tail;
                 continue;
             };
-            let (run, tail) = split_run(rest, segment, header.len);
+            let (run, tail) = layout.split_run(rest, header.len);
             rest = tail;
-            self.run(link, header.kind, Datagrams(segment), run);
+            self.run(link, header.kind, layout, run);
         }
     }
 

@@ -18,7 +18,7 @@ use crate::ethernet::{EgressFrame, channel, outward, outward_of_known, take_vlan
 use crate::filter_hook::{self, Direction, FilterConfig, FilterHook, HookVerdict, Relayed};
 use crate::format::Format;
 use crate::hand_up::behind_tag;
-use crate::ingress::Ingress;
+use crate::ingress::{Datagrams, Ingress};
 use crate::peer::Peer;
 use crate::relay::Relay;
 use crate::shared::Shared;
@@ -301,25 +301,37 @@ impl<F: Format> LoopbackPlane<F> {
         data: &mut [u8],
         deliver: impl FnMut(LoopbackOutput<'_, '_>),
     ) {
-        if self.shared.needs_scratch.load(Relaxed) {
-            return self.open_pieces(link, segment, data, deliver);
-        }
-        self.process_received(deliver, |ingress| ingress.datagram(link, segment, data));
+        self.open_apart(link, (segment, segment), data, deliver);
     }
 
-    /// Does the same as [`Self::open`] for packets that may be reassembled from fragments.
+    /// Does the same as [`Self::open`] for datagrams of `segment` bytes that begin `stride` bytes apart.
+    pub fn open_apart(
+        &mut self,
+        link: &Link,
+        (segment, stride): (usize, usize),
+        data: &mut [u8],
+        deliver: impl FnMut(LoopbackOutput<'_, '_>),
+    ) {
+        let layout = Datagrams::new(segment, stride, data);
+        if self.shared.needs_scratch.load(Relaxed) {
+            return self.open_pieces(link, layout, data, deliver);
+        }
+        self.process_received(deliver, |ingress| ingress.datagrams(link, layout, data));
+    }
+
+    /// Does the same as [`Self::open_apart`] for packets that may be reassembled from fragments.
     #[cold]
     fn open_pieces(
         &mut self,
         link: &Link,
-        segment: usize,
+        layout: Datagrams,
         data: &mut [u8],
         deliver: impl FnMut(LoopbackOutput<'_, '_>),
     ) {
         let mut scratch = vec![Vec::new(); MAX_SCRATCH_BUFFERS];
         self.process_received(deliver, |ingress| {
             ingress.set_scratch(&mut scratch);
-            ingress.datagram(link, segment, data);
+            ingress.datagrams(link, layout, data);
         });
     }
 

@@ -317,6 +317,15 @@ impl LiveHistogram {
         self.packets.fetch_add(packets as u64, Relaxed);
     }
 
+    /// Counts batches of one packet each.
+    #[inline]
+    pub(crate) fn record_single(&self, packets: usize) {
+        if let Some(bucket) = self.buckets.first() {
+            bucket.fetch_add(packets as u64, Relaxed);
+        }
+        self.packets.fetch_add(packets as u64, Relaxed);
+    }
+
     fn add_to(&self, sum: &mut Histogram) {
         for (sum, live) in sum.buckets.iter_mut().zip(&self.buckets) {
             *sum = sum.wrapping_add(live.load(Relaxed));

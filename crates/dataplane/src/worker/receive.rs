@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use adit_engine::{Link, Notice, PeerId, SocketId, VlanId};
 use adit_linux::tun::TunQueue;
-use adit_linux::udp::UdpSocket;
+use adit_linux::udp::{Received, UdpSocket};
 use adit_wire::VnetHeader;
 use adit_wire::merge::{MAX_PARTS, Write};
 use adit_wire::vlan::Tagged;
@@ -16,7 +16,7 @@ use adit_wire::vlan::Tagged;
 use super::{Worker, filter};
 use crate::filter_hook::Relayed;
 use crate::format::Format;
-use crate::ingress::Ingress;
+use crate::ingress::{Datagrams, Ingress};
 use crate::shared::Shared;
 use crate::stats::{Downgrade, DropReason, Stats};
 
@@ -62,9 +62,9 @@ impl<F: Format> Worker<F> {
             if !scratch.is_empty() {
                 ingress.set_scratch(&mut scratch);
             }
-            for received in batch.datagrams_mut() {
-                let link = Link::datagram(socket, received.local, received.remote);
-                ingress.datagram(&link, received.segment, received.data);
+            for Received { remote, local, segment, stride, data } in batch.runs_mut() {
+                let link = Link::datagram(socket, local, remote);
+                ingress.datagrams(&link, Datagrams::new(segment, stride, data), data);
             }
         });
         self.batch = batch;

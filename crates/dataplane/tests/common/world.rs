@@ -97,12 +97,24 @@ impl End {
         segment: usize,
         data: &[u8],
     ) -> (Vec<Vec<u8>>, Relayed) {
+        self.open_apart(link, (segment, segment), data)
+    }
+
+    /// Does the same as [`Self::open_buffer`] for datagrams of this length that begin this many bytes apart.
+    pub(crate) fn open_apart(
+        &mut self,
+        link: Link,
+        lengths: (usize, usize),
+        data: &[u8],
+    ) -> (Vec<Vec<u8>>, Relayed) {
         let (mut tun, mut peers) = (Vec::new(), Vec::new());
-        self.memory.open(&link, segment, &mut data.to_vec(), |what| match what {
+        self.memory.open_apart(&link, lengths, &mut data.to_vec(), |what| match what {
             LoopbackOutput::Tun(write) => tun.extend(write.packets().map(<[u8]>::to_vec)),
             LoopbackOutput::Tagged(vlan, write) => tun.extend(with_tag(vlan, write)),
             LoopbackOutput::Peer(id, packet) => peers.push((id, packet.to_vec())),
-            LoopbackOutput::Sealed(..) => {}
+            LoopbackOutput::Sealed(to, segment, packets) => {
+                peers.extend(packets.chunks(segment).map(|packet| (to, packet.to_vec())));
+            }
         });
         (tun, peers)
     }

@@ -2,8 +2,8 @@
 
 use crate::common::*;
 use adit_dataplane::loopback::LoopbackOutput;
-use adit_dataplane::{DropReason, Relay};
-use adit_engine::command::{InnerMtu, KeySlot, PeerRates};
+use adit_dataplane::{DropReason, Histogram, Relay, Totals};
+use adit_engine::command::{InnerMtu, KeySlot, PeerRates, Splice, SpliceId, SpliceLabel};
 use adit_engine::{Command, Notice, PeerId, Rate};
 use adit_wire::{Gso, VnetHeader};
 use proptest::prelude::*;
@@ -199,6 +199,59 @@ proptest! {
         expected.sort_unstable();
         expected.dedup();
         prop_assert_eq!(delivered, expected);
+    }
+
+    /// Datagrams that the kernel delivers one by one, and that are joined afterwards, have the fate of those in a train.
+    #[test]
+    fn gaps_between_datagrams_are_not_read(
+        kinds in proptest::collection::vec(0u8..9, 1..60),
+        cut in prop_oneof![Just(0usize), 0usize..132],
+        last in 0usize..132,
+        gap in 1usize..50,
+        splices in any::<bool>(),
+    ) {
+        let servers = [(); 2].map(|()| {
+            let (server, [client, _]) = world_of(End::frozen, Relay::Direct, [2, 3]);
+            if splices {
+                let id = SpliceId { from: PeerId(2), label: SpliceLabel::PeerId(77) };
+                server.apply(Command::AddSplice(Splice::new(id, PeerId(3))));
+            }
+            (server, client)
+        });
+        let [(mut near, mut client), (mut far, _)] = servers;
+        let mut datagrams: Vec<Vec<u8>> = Vec::new();
+        for kind in kinds {
+            let to = if kind == 0 { 3 } else { SERVER };
+            let mut sealed = client.seal_one(&packet(2, to, kind));
+            match kind {
+                1 => sealed = datagrams.last().cloned().unwrap_or(sealed),
+                2 => sealed[40] ^= 1,
+                3 => sealed[0] = 2,
+                4 => sealed[0] = 9,
+                5 => sealed[1] = 7,
+                6 => sealed[2..4].copy_from_slice(&77u16.to_be_bytes()),
+                _ => {}
+            }
+            datagrams.push(sealed);
+        }
+        datagrams.iter_mut().for_each(|one| one.truncate(one.len() - cut));
+        let len = datagrams[0].len();
+        if let Some(end) = datagrams.last_mut() {
+            end.truncate(len.saturating_sub(last).max(1));
+        }
+        let train = datagrams.concat();
+        // What is between two datagrams looks like the next bytes of one.
+        let behind = client.seal_one(&packet(2, SERVER, 0)).split_off(len.min(4)).repeat(2);
+        let apart = datagrams.join(&behind[..gap]);
+        let expected = near.open_buffer(link(2, 1000), len, &train);
+        let got = far.open_apart(link(2, 1000), (len, len + gap), &apart);
+        prop_assert_eq!(got, expected);
+        let totals = [&near, &far].map(|end| end.memory.plane().totals());
+        let received = totals.each_ref().map(|totals| totals.received.batches);
+        prop_assert_eq!(received, [1, datagrams.len() as u64], "trains and single datagrams");
+        let others = totals.map(|totals| Totals { received: Histogram::default(), ..totals });
+        prop_assert_eq!(format!("{:?}", others[0]), format!("{:?}", others[1]));
+        prop_assert_eq!(far.upcalls_taken(), near.upcalls_taken());
     }
 }
 

@@ -2,6 +2,8 @@
 #![allow(unsafe_code)]
 
 use std::io;
+use std::iter;
+use std::mem;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -14,8 +16,7 @@ const SLOT: usize = 1 << 16;
 /// The maximum number of slots of a batch.
 const MAX_SLOTS: usize = 256;
 
-/// One received buffer: a datagram, or several of equal size (the last may be shorter) from one
-/// peer, without gaps.
+/// A received datagram, or several of equal length (the last may be shorter) from one peer.
 #[derive(Debug)]
 pub struct Received<'a> {
     /// The sender's address; IPv4 even on a socket that serves both families.
@@ -24,8 +25,43 @@ pub struct Received<'a> {
     pub local: Option<IpAddr>,
     /// Length of each datagram except the last; never 0, and `data.len()` for a single datagram.
     pub segment: usize,
+    /// The distance between the starts of two datagrams: `segment`, or more if there are gaps.
+    pub stride: usize,
     /// The payloads. Empty for an empty datagram.
     pub data: &'a mut [u8],
+}
+
+/// What the kernel reports about one message.
+#[derive(Copy, Clone)]
+struct Description {
+    /// The sender's and the local address. `None` if the datagram is truncated or has no readable sender (neither can
+    /// happen with these sizes).
+    path: Option<(SocketAddr, Option<IpAddr>)>,
+    /// The segment size of a coalesced message.
+    segment: Option<usize>,
+    len: usize,
+}
+
+impl Description {
+    fn new(message: &libc::mmsghdr, name: &RawSocketAddress, control: &Control) -> Self {
+        let (local, segment) = control.get(message.msg_hdr.msg_controllen as _);
+        let truncated = message.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;
+        let remote = name.get(message.msg_hdr.msg_namelen as usize).filter(|_| !truncated);
+        let len = message.msg_len as usize;
+        // A segment size of 0, or beyond the data, would make callers split wrongly.
+        let segment = segment.filter(|segment| (1..len).contains(segment));
+        Self { path: remote.map(|remote| (remote, local)), segment, len }
+    }
+
+    /// Returns whether a run of single datagrams that begins with this one, and whose latest has a length of `latest`, can
+    /// continue with `next`.
+    fn continues(&self, latest: usize, next: &Self) -> bool {
+        self.path.is_some()
+            && self.path == next.path
+            && (self.segment, next.segment) == (None, None)
+            && latest == self.len
+            && (1..=self.len).contains(&next.len)
+    }
 }
 
 /// An ICMP error about a datagram that this socket sent.
@@ -191,23 +227,41 @@ impl RecvBatch {
         }
     }
 
-    /// Returns the datagrams of the last burst, in order. Skips a datagram that is truncated or has
-    /// no readable sender (neither can happen with these sizes).
+    /// Returns the messages of the last burst, in order: single datagrams, and trains that the kernel coalesced.
     pub fn datagrams_mut(&mut self) -> impl Iterator<Item = Received<'_>> {
-        let slots = self.buffers.chunks_exact_mut(SLOT).zip(&self.names).zip(&self.controls);
-        slots.zip(&self.messages).take(self.filled).filter_map(
-            |(((buffer, name), control), message)| {
-                if message.msg_hdr.msg_flags & libc::MSG_TRUNC != 0 {
-                    return None;
+        self.received(false)
+    }
+
+    /// Returns the same datagrams, but joins consecutive ones that the kernel could have coalesced. They have gaps
+    /// between them.
+    pub fn runs_mut(&mut self) -> impl Iterator<Item = Received<'_>> {
+        self.received(true)
+    }
+
+    fn received(&mut self, join: bool) -> impl Iterator<Item = Received<'_>> {
+        let messages = self.messages.iter().zip(&self.names).zip(&self.controls).take(self.filled);
+        let mut messages = messages
+            .map(|((message, name), control)| Description::new(message, name, control))
+            .peekable();
+        let mut unread = self.buffers.as_mut_slice();
+        iter::from_fn(move || {
+            loop {
+                let first = messages.next()?;
+                let (mut count, mut latest) = (1, first.len);
+                while join
+                    && let Some(next) = messages.next_if(|next| first.continues(latest, next))
+                {
+                    (count, latest) = (count + 1, next.len);
                 }
-                let data = buffer.get_mut(..message.msg_len as usize)?;
-                let remote = name.get(message.msg_hdr.msg_namelen as usize)?;
-                let (local, segment) = control.get(message.msg_hdr.msg_controllen as _);
-                // A segment size of 0, or beyond the data, would make callers split wrongly.
-                let whole = data.len().max(1);
-                let segment = segment.filter(|s| (1..whole).contains(s)).unwrap_or(whole);
-                Some(Received { remote, local, segment, data })
-            },
-        )
+                let (slots, rest) = mem::take(&mut unread).split_at_mut(count * SLOT);
+                unread = rest;
+                let data = slots.get_mut(..(count - 1) * SLOT + latest);
+                if let (Some((remote, local)), Some(data)) = (first.path, data) {
+                    let segment = first.segment.unwrap_or(first.len.max(1));
+                    let stride = if count > 1 { SLOT } else { segment };
+                    return Some(Received { remote, local, segment, stride, data });
+                }
+            }
+        })
     }
 }

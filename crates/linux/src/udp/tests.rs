@@ -64,6 +64,77 @@ fn without_gro_a_train_arrives_as_datagrams() {
     assert_eq!(got, [(10, 10), (10, 10), (5, 5)]);
 }
 
+/// Returns the runs of a burst: the sender's port, the lengths of the datagrams and the first byte of each.
+fn runs(batch: &mut RecvBatch) -> Vec<(u16, Vec<(usize, u8)>)> {
+    let run = |run: Received<'_>| {
+        let datagrams = run.data.chunks(run.stride).map(|chunk| {
+            let datagram = &chunk[..run.segment.min(chunk.len())];
+            (datagram.len(), datagram.first().copied().unwrap_or(0))
+        });
+        (run.remote.port(), datagrams.collect())
+    };
+    batch.runs_mut().map(run).collect()
+}
+
+#[test]
+fn datagrams_that_come_one_by_one_are_joined() {
+    let mut options = UdpOptions::new("[::]:0".parse().unwrap());
+    options.gro = false;
+    let b = UdpSocket::bind(&options).unwrap();
+    let port = b.local_addr().port();
+    let senders = ["127.0.0.1:0", "127.0.0.1:0", "[::1]:0"].map(socket);
+    let ports = senders.each_ref().map(|sender| sender.local_addr().port());
+    let mut batch = RecvBatch::new(16);
+    // The second burst meets slots that were used before.
+    for _ in 0..2 {
+        let mut number = 0;
+        let mut send = |from: usize, to: &str, len: usize| {
+            number += 1;
+            let to = SocketAddr::new(to.parse().unwrap(), port);
+            senders[from].send_to(to, None, &vec![number; len]).unwrap();
+        };
+        for len in [1400, 1400, 1400, 300, 300, 1400, 0, 0, 7] {
+            send(0, "127.0.0.1", len);
+        }
+        send(1, "127.0.0.1", 7);
+        send(1, "127.0.0.2", 7);
+        send(1, "127.0.0.2", 7);
+        send(2, "::1", 7);
+        send(2, "::1", 7);
+        assert_eq!(receive(&b, &mut batch), 14);
+        let expected = [
+            (ports[0], vec![(1400, 1), (1400, 2), (1400, 3), (300, 4)]),
+            (ports[0], vec![(300, 5)]),
+            (ports[0], vec![(1400, 6)]),
+            (ports[0], vec![]),
+            (ports[0], vec![]),
+            (ports[0], vec![(7, 9)]),
+            (ports[1], vec![(7, 10)]),
+            (ports[1], vec![(7, 11), (7, 12)]),
+            (ports[2], vec![(7, 13), (7, 14)]),
+        ];
+        assert_eq!(runs(&mut batch), expected);
+    }
+}
+
+#[test]
+fn trains_are_not_joined() {
+    let (a, b) = (socket("127.0.0.1:0"), socket("127.0.0.1:0"));
+    let to = b.local_addr();
+    let trains = [train(to, 10, &[1; 20]), train(to, 10, &[2; 20]), train(to, 0, &[3; 20])];
+    a.send_trains(&trains, &mut SendScratch::default()).unwrap();
+    a.send_to(to, None, &[4; 20]).unwrap();
+    let mut batch = RecvBatch::new(8);
+    assert_eq!(receive(&b, &mut batch), 4);
+    let port = a.local_addr().port();
+    let expected = [
+        (port, vec![(10, 1), (10, 1)]),
+        (port, vec![(10, 2), (10, 2)]),
+        (port, vec![(20, 3), (20, 4)]),
+    ];
+    assert_eq!(runs(&mut batch), expected);
+}
+
 #[test]
 fn empty_and_single_datagrams_are_harmless() {
     let (a, b) = (socket("127.0.0.1:0"), socket("127.0.0.1:0"));
