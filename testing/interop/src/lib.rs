@@ -8,6 +8,7 @@
 
 pub mod at_once;
 pub mod case;
+mod file;
 pub mod many_clients;
 pub mod matrix;
 pub mod modes;

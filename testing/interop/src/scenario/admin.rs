@@ -10,6 +10,7 @@ use nix::sys::signal::Signal;
 use super::{Scenario, ping_until};
 use crate::case::{Configs, HANDSHAKE, READY, SETUP_LIMIT, Tunnel, dial, inner_addrs, serve};
 use crate::failure::{Context, Result, ensure};
+use crate::file;
 use crate::net::{Namespace, Pair, Star};
 use crate::peer::Program;
 use crate::process::{Daemon, run};
@@ -358,7 +359,6 @@ fn logged_at(line: &str) -> Result<u32> {
 /// An openvpn server sends AUTH_FAILED,TEMP. The client waits that long, and comes back to this
 /// server or goes on to the next one, as the message says.
 pub(super) fn auth_failed_temporary(scenario: &Scenario<'_>) -> Result<String> {
-    use std::os::unix::fs::PermissionsExt;
     let folder = scenario.folder();
     let (script, mark) = (folder.join("verify.sh"), folder.join("seen"));
     let credentials = folder.join("credentials");
@@ -373,10 +373,7 @@ pub(super) fn auth_failed_temporary(scenario: &Scenario<'_>) -> Result<String> {
         "auth-user-pass {}\nremote 192.0.2.1 1195\nconnect-timeout 2\nconnect-retry 1 20",
         credentials.display()
     ));
-    let script_says = |text: &str| -> Result<()> {
-        fs::write(&script, text)?;
-        Ok(fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?)
-    };
+    let script_says = |text: &str| -> Result<()> { file::write(&script, text, 0o755) };
     script_says("#!/bin/sh\nexit 1\n")?;
     let pair = Pair::new()?;
     let mut server = serve(&pair, folder, &configs, scenario.server)?;

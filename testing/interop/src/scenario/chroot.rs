@@ -1,7 +1,6 @@
 //! Tests of programs in another root directory.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use super::Scenario;
 use super::server_hooks::{PASSWORD, login, meanwhile, read, script};
 use crate::case::inner_addrs;
 use crate::failure::{Result, ensure};
+use crate::file;
 use crate::process::run;
 use crate::wait::until;
 
@@ -20,7 +20,7 @@ fn root_directory(scenario: &Scenario<'_>) -> Result<PathBuf> {
     for folder in ["bin", "tmp"] {
         fs::create_dir_all(root.join(folder))?;
     }
-    fs::set_permissions(root.join("tmp"), fs::Permissions::from_mode(0o1777))?;
+    file::set_mode(root.join("tmp"), 0o1777)?;
     fs::copy("/bin/sh", root.join("bin/sh"))?;
     let libraries = run("ldd", &["/bin/sh"])?;
     for library in libraries.split_whitespace().filter(|word| word.starts_with('/')) {
@@ -28,8 +28,7 @@ fn root_directory(scenario: &Scenario<'_>) -> Result<PathBuf> {
         copy.parent().map_or(Ok(()), fs::create_dir_all)?;
         fs::copy(library, copy)?;
     }
-    fs::write(root.join("log"), "")?;
-    fs::set_permissions(root.join("log"), fs::Permissions::from_mode(0o666))?;
+    file::write(root.join("log"), "", 0o666)?;
     Ok(root)
 }
 
@@ -38,14 +37,14 @@ fn root_directory(scenario: &Scenario<'_>) -> Result<PathBuf> {
 pub(super) fn programs_inside(scenario: &Scenario<'_>) -> Result<String> {
     let root = root_directory(scenario)?;
     let hook = root.join("hook");
-    fs::write(
+    file::write(
         &hook,
         "#!/bin/sh\necho \"$script_type $1\" >> /log\ncase $script_type in\n\
          user-pass-verify) { read -r name; read -r password; } < \"$1\"; [ \"$name\" = alice ] || exit 1\n\
          read -r right < /right; [ \"$password\" = \"$right\" ];;\n\
          client-connect) echo 'ifconfig-push 10.88.0.77 255.255.255.0' > \"$1\";;\nesac\n",
+        0o755,
     )?;
-    fs::set_permissions(&hook, fs::Permissions::from_mode(0o755))?;
     fs::write(root.join("right"), format!("{PASSWORD}\n"))?;
     let mut configs = scenario.configs();
     configs.server(&format!("chroot {}\nuser nobody\ngroup nogroup", root.display()));

@@ -2,13 +2,13 @@
 
 use std::fs;
 use std::net::IpAddr;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
 use super::{Scenario, ping_until};
 use crate::case::{Configs, READY, SETUP_LIMIT, Tunnel, dial, inner_addrs, serve};
 use crate::failure::{Context, Result, ensure};
+use crate::file;
 use crate::net::{Namespace, Pair};
 use crate::peer::Program;
 use crate::process::{Daemon, output};
@@ -103,7 +103,7 @@ pub(super) fn files_after_the_drop(scenario: &Scenario<'_>) -> Result<String> {
     // Tools write it in this way, by replacing the old file with a new one.
     let new = folder.join("crl.new");
     fs::copy(scenario.pki("crl.pem"), &new)?;
-    fs::set_permissions(&new, fs::Permissions::from_mode(0o644))?;
+    file::set_mode(&new, 0o644)?;
     fs::rename(&new, &list)?;
     if matches!(scenario.server, Program::Adit(_)) {
         // openvpn reads the list for each connection, adit once a second.
@@ -132,7 +132,7 @@ fn empty_revocation_list(scenario: &Scenario<'_>, list: &Path) -> Result<()> {
     openssl.args(["-crldays", "365", "-cert", &scenario.pki("ca.crt")]);
     openssl.args(["-keyfile", &scenario.pki("ca.key"), "-out"]).arg(list);
     output(openssl)?;
-    fs::set_permissions(list, fs::Permissions::from_mode(0o644))?;
+    file::set_mode(list, 0o644)?;
     Ok(())
 }
 

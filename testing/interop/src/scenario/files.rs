@@ -1,13 +1,13 @@
 //! Tests of configuration files as other programs write them.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
 use super::Scenario;
 use crate::case::{Configs, HANDSHAKE, READY, SETUP_LIMIT, Tunnel, dial, inner_addrs};
 use crate::failure::{Context, Result, ensure};
+use crate::file;
 use crate::net::{End, Pair, VETH};
 use crate::pki::{PASSWORD, Pki, PkiTool};
 use crate::process::Daemon;
@@ -54,7 +54,7 @@ pub(super) fn redirect_gateway(scenario: &Scenario<'_>) -> Result<String> {
     }
     fs::copy(scenario.env.pki.wrapping_key("static.key"), folder.join("tc.key"))?;
     // The unprivileged user reads the list again for each client.
-    fs::set_permissions(folder.join("crl.pem"), fs::Permissions::from_mode(0o644))?;
+    file::set_mode(folder.join("crl.pem"), 0o644)?;
     let server = format!(
         "cd {}\nlocal 192.0.2.1\nport 1194\nproto udp\ndev tun\nca ca.crt\ncert server.crt\nkey server.key\ndh none\n\
          auth SHA512\ntls-crypt tc.key\ntopology subnet\nserver 10.8.0.0 255.255.255.0\n\
@@ -143,8 +143,11 @@ pub(super) fn key_traditional(scenario: &Scenario<'_>) -> Result<String> {
 pub(super) fn user_and_password(scenario: &Scenario<'_>) -> Result<String> {
     let folder = scenario.folder();
     let script = folder.join("verify.sh");
-    fs::write(&script, "#!/bin/sh\ngrep -qx 'open sesame' \"$1\" && grep -qx ali \"$1\"\n")?;
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
+    file::write(
+        &script,
+        "#!/bin/sh\ngrep -qx 'open sesame' \"$1\" && grep -qx ali \"$1\"\n",
+        0o755,
+    )?;
     let credentials = folder.join("credentials");
     fs::write(&credentials, "ali\nopen sesame\n")?;
     let mut configs = scenario.configs();

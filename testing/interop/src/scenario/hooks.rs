@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -12,6 +11,7 @@ use nix::sys::signal::Signal;
 use super::Scenario;
 use crate::case::{Configs, READY, SETUP_LIMIT, dial, serve};
 use crate::failure::{Context, Result, ensure};
+use crate::file;
 use crate::net::Pair;
 use crate::peer::Program;
 use crate::process::Daemon;
@@ -81,19 +81,18 @@ impl Recorder {
              mv \"$new\" \"$folder/$(printf %03d $(ls \"$folder\" | wc -l))\"\n",
             records.display()
         );
-        fs::write(&program, text)?;
-        fs::set_permissions(&program, fs::Permissions::from_mode(0o755))?;
+        file::write(&program, text, 0o755)?;
         let this = Self { records, program };
         this.clear()?;
         // The program's user creates records after privileges are dropped.
-        fs::set_permissions(folder, fs::Permissions::from_mode(0o777))?;
+        file::set_mode(folder, 0o777)?;
         Ok(this)
     }
 
     fn clear(&self) -> Result<()> {
         let _ = fs::remove_dir_all(&self.records);
         fs::create_dir(&self.records)?;
-        Ok(fs::set_permissions(&self.records, fs::Permissions::from_mode(0o777))?)
+        file::set_mode(&self.records, 0o777)
     }
 
     /// Returns the directive that records executions for this option.
@@ -414,8 +413,11 @@ pub(super) fn endless(scenario: &Scenario<'_>) -> Result<String> {
     let Program::Adit(adit) = scenario.client else { return Ok("openvpn waits".into()) };
     let folder = scenario.folder();
     let program = folder.join("endless.sh");
-    fs::write(&program, format!("#!/bin/sh\necho > {}/started\nsleep 1000\n", folder.display()))?;
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755))?;
+    file::write(
+        &program,
+        format!("#!/bin/sh\necho > {}/started\nsleep 1000\n", folder.display()),
+        0o755,
+    )?;
     let mut configs = scenario.configs();
     configs.client(&format!("script-security 2\nup {}", program.display()));
     let pair = Pair::new()?;
@@ -442,8 +444,7 @@ pub(super) fn update_resolv_conf(scenario: &Scenario<'_>) -> Result<String> {
         "#!/bin/sh\necho \"$*\" >> {0}\n[ \"$1\" = -a ] && cat >> {0}\nexit 0\n",
         calls.display()
     );
-    fs::write(&resolvconf, text)?;
-    fs::set_permissions(&resolvconf, fs::Permissions::from_mode(0o755))?;
+    file::write(&resolvconf, text, 0o755)?;
     let mut configs = scenario.configs();
     configs.server("push \"dhcp-option DNS 10.88.0.1\"\npush \"dhcp-option DNS 10.88.0.3\"");
     configs.server("push \"dhcp-option DOMAIN corp.example\"");

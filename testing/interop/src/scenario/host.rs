@@ -3,7 +3,6 @@
 use std::ffi::OsString;
 use std::fs;
 use std::net::Ipv4Addr;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -11,6 +10,7 @@ use std::time::Duration;
 use super::Scenario;
 use crate::case::{Configs, READY, SETUP_LIMIT, dial, inner_addrs};
 use crate::failure::{Result, ensure};
+use crate::file;
 use crate::matrix::Wrapping;
 use crate::net::{Pair, VETH};
 use crate::peer::Program;
@@ -41,7 +41,7 @@ pub(super) fn chroot(scenario: &Scenario<'_>) -> Result<String> {
     fs::create_dir_all(cell.join("tmp"))?;
     fs::write(jail.join("etc/clients/client"), "ifconfig-push 10.88.0.77 255.255.255.0\n")?;
     fs::copy(scenario.pki("crl.pem"), jail.join("crl.pem"))?;
-    fs::set_permissions(jail.join("crl.pem"), fs::Permissions::from_mode(0o644))?;
+    file::set_mode(jail.join("crl.pem"), 0o644)?;
     let mut configs = scenario.configs();
     configs.server(&format!("chroot {}", jail.display()));
     configs.server("client-config-dir /etc/clients\ncrl-verify crl.pem");

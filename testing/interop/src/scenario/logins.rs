@@ -1,7 +1,6 @@
 //! Tests of user names, passwords, challenges and tokens.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::Duration;
 
@@ -10,6 +9,7 @@ use nix::sys::signal::Signal;
 use super::{Scenario, ping_until};
 use crate::case::{Configs, HANDSHAKE, READY, SETUP_LIMIT, dial, serve};
 use crate::failure::{Context, Result, ensure};
+use crate::file;
 use crate::net::{End, Pair};
 use crate::peer::Program;
 use crate::process::{Daemon, command_line, run};
@@ -29,10 +29,8 @@ const PASSWORD: &str = "open sesame";
 fn with_check(scenario: &Scenario<'_>, configs: &mut Configs, check: &str) -> Result<()> {
     let folder = scenario.folder();
     let (script, login) = (folder.join("check"), folder.join("login"));
-    fs::write(&script, format!("#!/bin/sh\nOUT='{}'\n{check}\n", folder.display()))?;
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
-    fs::write(&login, format!("alice\n{PASSWORD}\n"))?;
-    fs::set_permissions(&login, fs::Permissions::from_mode(0o600))?;
+    file::write(&script, format!("#!/bin/sh\nOUT='{}'\n{check}\n", folder.display()), 0o755)?;
+    file::write(&login, format!("alice\n{PASSWORD}\n"), 0o600)?;
     configs.server(&format!(
         "script-security 2\nauth-user-pass-verify {} via-file\ntmp-dir {}",
         script.display(),

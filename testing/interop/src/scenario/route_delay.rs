@@ -1,12 +1,12 @@
 //! Tests of `route-delay`.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use super::Scenario;
 use crate::case::{Configs, READY, SETUP_LIMIT, dial, serve};
 use crate::failure::{Result, ensure};
+use crate::file;
 use crate::net::{Namespace, Pair};
 use crate::wait::until;
 
@@ -19,8 +19,7 @@ fn recording(scenario: &Scenario<'_>, option: &str) -> Result<String> {
     let out = scenario.folder().display();
     let text =
         format!("#!/bin/sh\ndate +%s%N > {out}/{option}.time\nip route > {out}/{option}.routes\n");
-    fs::write(&path, text)?;
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+    file::write(&path, text, 0o755)?;
     Ok(format!("{option} {}", path.display()))
 }
 

@@ -6,7 +6,6 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -18,6 +17,7 @@ use super::Scenario;
 use crate::at_once;
 use crate::case::READY;
 use crate::failure::{Context, Result, ensure};
+use crate::file;
 use crate::net::Namespace;
 use crate::peer::Program;
 use crate::pki::PkiTool;
@@ -183,12 +183,10 @@ fn make_folder(scenario: &Scenario<'_>, folder: &Path) -> Result<()> {
     let rest = ["-certfile", "ca.crt", "-out", "server.p12", "-passout", "pass:"];
     openssl(&[&bundle[..], &rest].concat())?;
     run("openvpn", &["--genkey", "auth-token", text(&folder.join("auth-token.key"))])?;
-    fs::write(folder.join("management.pw"), "secret\n")?;
-    fs::set_permissions(folder.join("management.pw"), fs::Permissions::from_mode(0o600))?;
+    file::write(folder.join("management.pw"), "secret\n", 0o600)?;
     for script in SCRIPTS {
         let path = folder.join(format!("{script}.sh"));
-        fs::write(&path, "#!/bin/sh\nexit 0\n")?;
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+        file::write(&path, "#!/bin/sh\nexit 0\n", 0o755)?;
     }
     Ok(())
 }

@@ -3,7 +3,6 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, TcpStream};
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use super::variables::{Variables, read_dumps, same};
 use super::{Scenario, ping_until};
 use crate::case::{Configs, READY, SETUP_LIMIT, Tunnel, dial, inner_addrs, rekeys, serve};
 use crate::failure::{Context, Result, ensure};
+use crate::file;
 use crate::matrix::Wrapping;
 use crate::net::{Pair, Star};
 use crate::peer::Program;
@@ -27,16 +27,14 @@ pub(super) const PASSWORD: &str = "open $esame; '\"x";
 pub(super) fn script(scenario: &Scenario<'_>, name: &str, text: &str) -> Result<String> {
     let path = scenario.folder().join(name);
     let out = scenario.folder().display();
-    fs::write(&path, format!("#!/bin/sh\nOUT='{out}'\n{text}\n"))?;
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+    file::write(&path, format!("#!/bin/sh\nOUT='{out}'\n{text}\n"), 0o755)?;
     Ok(path.display().to_string())
 }
 
 /// Creates the client's file with a user name and a password. Returns its directive.
 pub(super) fn login(scenario: &Scenario<'_>, password: &str) -> Result<String> {
     let path = scenario.folder().join("login");
-    fs::write(&path, format!("alice\n{password}\n"))?;
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+    file::write(&path, format!("alice\n{password}\n"), 0o600)?;
     Ok(format!("auth-user-pass {}", path.display()))
 }
 

@@ -1,7 +1,6 @@
 //! Keys on tokens of SoftHSM, with the PIN from a management client or from a file.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use super::Scenario;
 use super::management::{Shown, Talk, lines, same};
 use crate::case::{Configs, READY, SETUP_LIMIT, inner_addrs};
 use crate::failure::{Context, Result, ensure};
+use crate::file;
 use crate::matrix::Wrapping;
 use crate::net::{Namespace, Pair};
 use crate::peer::Program;
@@ -232,11 +232,10 @@ pub(super) fn unprivileged(scenario: &Scenario<'_>) -> Result<String> {
     let pair = Pair::new()?;
     let id = setup.id(scenario.server, &pair.server)?;
     let pin = setup.folder.join("pin");
-    fs::write(&pin, format!("{PIN}\n"))?;
-    fs::set_permissions(&pin, fs::Permissions::from_mode(0o600))?;
+    file::write(&pin, format!("{PIN}\n"), 0o600)?;
     run("chmod", &["-R", "a+rwX", &text(&setup.folder.join("tokens"))])?;
     for folder in [scenario.folder(), &setup.folder] {
-        fs::set_permissions(folder, fs::Permissions::from_mode(0o777))?;
+        file::set_mode(folder, 0o777)?;
     }
     setup.add_module(&setup.store.module());
     setup.add(&format!(

@@ -8,7 +8,6 @@ pub(super) mod systemd;
 pub(super) mod units;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,6 +15,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::failure::{Context, Result};
+use crate::file;
 use crate::net::Namespace;
 use crate::peer::Program;
 use crate::process::{Daemon, run};
@@ -96,7 +96,7 @@ struct SystemLog(Arc<Mutex<Vec<String>>>);
 impl SystemLog {
     fn listen(path: &Path) -> Result<Self> {
         let socket = UnixDatagram::bind(path).context(path.display())?;
-        fs::set_permissions(path, fs::Permissions::from_mode(0o666))?;
+        file::set_mode(path, 0o666)?;
         socket.set_read_timeout(Some(Duration::from_millis(100)))?;
         let lines = Arc::new(Mutex::new(Vec::new()));
         let weak = Arc::downgrade(&lines);

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -12,6 +11,7 @@ use super::super::Scenario;
 use super::{SOON, SystemLog, add_user, furnish, processes, start_bus, unpacked};
 use crate::case::{Configs, READY, SETUP_LIMIT, serve};
 use crate::failure::{Result, ensure};
+use crate::file;
 use crate::matrix::Wrapping;
 use crate::net::{Namespace, Pair, VETH};
 use crate::pki::PkiTool;
@@ -185,8 +185,7 @@ fn write_settings(etc: &Path) -> Result<()> {
     fs::create_dir_all(&connections)?;
     fs::write(etc.join("NetworkManager/NetworkManager.conf"), SETTINGS)?;
     let lan = connections.join("lan.nmconnection");
-    fs::write(&lan, LAN)?;
-    Ok(fs::set_permissions(&lan, fs::Permissions::from_mode(0o600))?)
+    file::write(&lan, LAN, 0o600)
 }
 
 /// The lines of a server that pushes routes and name servers.
@@ -197,8 +196,7 @@ const PUSHES: &str = "push \"route 10.66.0.0 255.255.0.0\"\npush \"route-ipv6 fd
 fn with_check(scenario: &Scenario<'_>, configs: &mut Configs, right: &str) -> Result<()> {
     let folder = scenario.folder();
     let script = folder.join("check");
-    fs::write(&script, format!("#!/bin/sh\n{right}\n"))?;
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
+    file::write(&script, format!("#!/bin/sh\n{right}\n"), 0o755)?;
     configs.server(&format!(
         "script-security 2\nauth-user-pass-verify {} via-file\ntmp-dir {}",
         script.display(),

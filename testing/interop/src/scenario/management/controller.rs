@@ -2,13 +2,13 @@
 //! The same expectations hold with openvpn and with adit as the server.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use super::super::{Scenario, ping_until};
 use super::{SOON, Shown, Talk, clients, counters, lines, plain, same};
 use crate::case::{Configs, READY, SETUP_LIMIT, dial, inner_addrs, serve};
 use crate::failure::{Context, Result, ensure};
+use crate::file;
 use crate::matrix::Wrapping;
 use crate::net::Pair;
 use crate::peer::Program;
@@ -44,8 +44,7 @@ const DISCONNECT: &str = "echo \"$common_name $X509_0_CN ${time_duration:+ended}
 /// Writes a program. It runs in the folder.
 fn program(folder: &Path, name: &str, text: &str) -> Result<String> {
     let path = folder.join(name);
-    fs::write(&path, format!("#!/bin/sh\ncd '{}'\n{text}", folder.display()))?;
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+    file::write(&path, format!("#!/bin/sh\ncd '{}'\n{text}", folder.display()), 0o755)?;
     Ok(path.display().to_string())
 }
 

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::net::IpAddr;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use adit_tinc::keys::PrivateKey;
@@ -15,6 +14,7 @@ use super::super::{Scenario, ping_until};
 use super::gateway::until_seen;
 use super::testbed::{LIMIT, MeshTestbed, Nat};
 use crate::failure::{Context, Result, ensure};
+use crate::file;
 use crate::net::{Namespace, ip};
 use crate::process::{Daemon, output};
 use crate::skip::skip;
@@ -40,8 +40,7 @@ impl Tinc {
         fs::write(folder.join("ed25519_key.priv"), key.to_file().as_bytes())?;
         for (name, text) in scripts {
             let path = folder.join(name);
-            fs::write(&path, format!("#!/bin/sh\n{text}\n"))?;
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+            file::write(&path, format!("#!/bin/sh\n{text}\n"), 0o755)?;
         }
         Ok(Self { folder, daemon: None })
     }

@@ -2,12 +2,13 @@
 
 use std::fs;
 use std::net::IpAddr;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::Duration;
 
 use super::{Case, Machine, OLDER, VERSION, ensure_same};
 use crate::failure::{Context, Result, ensure};
+use crate::file;
 use crate::net::Pair;
 use crate::process::Daemon;
 use crate::traffic::ping;
@@ -96,8 +97,7 @@ pub(super) fn uninstall(case: &Case<'_>) -> Result<String> {
     ensure(commands.eq(known), || format!("{page} has other commands than the test"))?;
     let Some(machine) = case.machine()? else { return Ok("SKIPPED".into()) };
     let sudo = machine.path("usr/local/bin/sudo");
-    fs::write(&sudo, "#!/bin/sh\nexec \"$@\"\n")?;
-    fs::set_permissions(&sudo, fs::Permissions::from_mode(0o755))?;
+    file::write(&sudo, "#!/bin/sh\nexec \"$@\"\n", 0o755)?;
     let (before, users) = (machine.files()?, machine.users()?);
 
     let packages = [case.deb("adit", VERSION)?, case.deb("adit-openvpn", VERSION)?];
@@ -164,8 +164,7 @@ pub(super) fn over_an_installation_by_hand(case: &Case<'_>) -> Result<String> {
     }
     let by_hand = "#!/bin/sh\necho by hand\n";
     for program in ["usr/bin/adit", "usr/local/bin/adit"] {
-        fs::write(machine.path(program), by_hand)?;
-        fs::set_permissions(machine.path(program), fs::Permissions::from_mode(0o755))?;
+        file::write(machine.path(program), by_hand, 0o755)?;
     }
     let unit = "etc/systemd/system/adit-server.service";
     let files = [("etc/adit/server.toml", "# mine\n"), (unit, "[Service]\nExecStart=/bin/true\n")];

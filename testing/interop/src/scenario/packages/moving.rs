@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
-use std::os::unix::fs::PermissionsExt;
 
 use nix::sys::signal::Signal;
 
@@ -10,6 +9,7 @@ use super::booted::{Booted, SOON};
 use super::{Case, Machine, VERSION};
 use crate::case::READY;
 use crate::failure::{Context, Result, ensure};
+use crate::file;
 use crate::net::Pair;
 use crate::pki::PkiTool;
 use crate::process::{Daemon, output};
@@ -182,8 +182,7 @@ fn configure(case: &Case<'_>, machine: &Machine) -> Result<()> {
     fs::write(machine.path("etc/openvpn/server/rules.nft"), rules)?;
     for (name, text) in [("sudo", "#!/bin/sh\nexec \"$@\"\n"), ("apt", APT)] {
         let program = machine.path("usr/local/bin").join(name);
-        fs::write(&program, text)?;
-        fs::set_permissions(&program, fs::Permissions::from_mode(0o755))?;
+        file::write(&program, text, 0o755)?;
     }
     for (package, file) in
         [("adit", "adit_0.1.0_amd64.deb"), ("adit-openvpn", "adit-openvpn_0.1.0_all.deb")]

@@ -4,7 +4,6 @@ pub(super) mod services;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -13,6 +12,7 @@ use adit_testbed::plugin;
 use super::Scenario;
 use crate::case::{Configs, READY, SETUP_LIMIT, Tunnel, dial, serve};
 use crate::failure::{Context, Result, ensure};
+use crate::file;
 use crate::net::Pair;
 use crate::peer::Program;
 use crate::process::{Daemon, run};
@@ -34,7 +34,7 @@ const UNPRIVILEGED: &str = "user nobody\ngroup nogroup";
 /// Returns the line of the test plugin, which logs its calls into the scenario's folder.
 fn test_plugin(scenario: &Scenario<'_>, words: &str) -> Result<String> {
     let folder = scenario.folder();
-    fs::set_permissions(folder, fs::Permissions::from_mode(0o777))?;
+    file::set_mode(folder, 0o777)?;
     let object = plugin::build(folder, 3, &[])?;
     let object = object.file_name().unwrap_or_default().to_string_lossy().into_owned();
     // openvpn has a limit for the length of a line.
@@ -164,11 +164,11 @@ pub(super) fn client_connect_refused(scenario: &Scenario<'_>) -> Result<String> 
     let folder = scenario.folder();
     let program = |name: &str, status: u8| -> Result<String> {
         let path = folder.join(name);
-        fs::write(
+        file::write(
             &path,
             format!("#!/bin/sh\necho {name} >> {}/run\nexit {status}\n", folder.display()),
+            0o755,
         )?;
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
         Ok(path.display().to_string())
     };
     let (connect, disconnect) = (program("connect", 1)?, program("disconnect", 0)?);
@@ -399,8 +399,11 @@ pub(super) fn auth_pam_deferred(scenario: &Scenario<'_>) -> Result<String> {
 pub(super) fn down_root(scenario: &Scenario<'_>) -> Result<String> {
     let folder = scenario.folder();
     let (script, seen) = (folder.join("down.sh"), folder.join("down"));
-    fs::write(&script, format!("#!/bin/sh\n{{ id -u; echo \"$dev\"; }} > {}\n", seen.display()))?;
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
+    file::write(
+        &script,
+        format!("#!/bin/sh\n{{ id -u; echo \"$dev\"; }} > {}\n", seen.display()),
+        0o755,
+    )?;
     let mut configs = scenario.configs();
     configs.server(&format!(
         "script-security 2\nplugin {} \"{}\"\n{UNPRIVILEGED}",

@@ -10,12 +10,12 @@ use std::sync::Arc;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-pub(super) use self::files::write;
 use self::files::{append, local_conf, public_lines, up_script, write_files};
 use super::super::Scenario;
 use super::SOON;
 use super::programs::Programs;
 use crate::failure::{Context, Failure, Result, ensure};
+use crate::file;
 use crate::net::{Namespace, ip, wait_for_carriers};
 use crate::peer::Program;
 use crate::process::{Daemon, output, run_with_input};
@@ -236,7 +236,7 @@ impl Bed {
         self.tinc_inside(at, &["join", url.trim()])?;
         append(&folder.join("tinc.conf"), &conf)?;
         append(&folder.join("hosts").join(&name), &host)?;
-        write(&folder.join("tinc-up"), &up, 0o755)
+        file::write(folder.join("tinc-up"), &up, 0o755)
     }
 
     /// Ends a node by a signal.

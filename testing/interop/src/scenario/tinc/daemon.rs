@@ -1,14 +1,13 @@
 //! `tincd` of adit and of tinc 1.1 as the two nodes of a net: packets both ways, scripts, and requests by the other one's program.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 
 use super::super::Scenario;
 use super::SOON;
-use super::bed::write;
 use super::commands::End;
 use super::programs::Programs;
 use crate::failure::{Context, Result, ensure};
+use crate::file;
 use crate::net::Pair;
 use crate::process::Daemon;
 use crate::wait::until;
@@ -23,8 +22,8 @@ pub(super) fn connect(ours: &End<'_>, theirs: &End<'_>) -> Result<()> {
         let up = format!(
             "#!/bin/sh\nip link set $INTERFACE up\nip addr add 10.9.0.{number}/24 dev $INTERFACE\n"
         );
-        write(&end.folder.join("tinc-up"), &up, 0o755)?;
-        write(&end.folder.join("host-up"), "#!/bin/sh\necho $NODE > up\n", 0o755)?;
+        file::write(end.folder.join("tinc-up"), &up, 0o755)?;
+        file::write(end.folder.join("host-up"), "#!/bin/sh\necho $NODE > up\n", 0o755)?;
     }
     let (one, other) = (ours.done("export", "")?.out, theirs.done("export", "")?.out);
     ours.done("import", &other)?;
@@ -44,10 +43,10 @@ pub(super) fn daemon(scenario: &Scenario<'_>) -> Result<String> {
     let theirs = end(&pair.client, real.tinc.clone(), "bob");
     connect(&ours, &theirs)?;
     // The last script runs even if another one does not end.
-    write(&ours.folder.join("host-down"), "#!/bin/sh\nexec sleep 20\n", 0o755)?;
-    write(&ours.folder.join("tinc-down"), "#!/bin/sh\necho $INTERFACE > down\n", 0o755)?;
+    file::write(ours.folder.join("host-down"), "#!/bin/sh\nexec sleep 20\n", 0o755)?;
+    file::write(ours.folder.join("tinc-down"), "#!/bin/sh\necho $INTERFACE > down\n", 0o755)?;
     // The process that faces the network can't read it, and so can't look for scripts.
-    fs::set_permissions(&ours.folder, fs::Permissions::from_mode(0o700))?;
+    file::set_mode(&ours.folder, 0o700)?;
     let tincd_of_adit = end(&pair.server, adit.tincd, "alice");
     let mut adit = Daemon::spawn("adit", tincd_of_adit.command(&ours.folder, "-D -d 3")?)?;
     let real_tincd = end(&pair.client, real.tincd, "bob");

@@ -2,8 +2,7 @@
 //! where tinc 1.1 does.
 
 use std::ffi::OsString;
-use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt as _;
+use std::fs;
 use std::path::Path;
 use std::thread;
 
@@ -16,6 +15,7 @@ use super::commands::End;
 use super::programs::Programs;
 use crate::at_once;
 use crate::failure::{Failure, Result, ensure};
+use crate::file;
 use crate::net::Namespace;
 use crate::process::Daemon;
 use crate::wait::until;
@@ -150,8 +150,7 @@ fn write_files(folder: &Path, change: Change) -> Result<()> {
     fs::create_dir_all(&hosts)?;
     let key = PrivateKey::from_seed(&[1; 32]);
     let private = folder.join("ed25519_key.priv");
-    fs::write(&private, key.to_file().as_bytes())?;
-    fs::set_permissions(&private, Permissions::from_mode(0o600))?;
+    file::write(&private, key.to_file().as_bytes(), 0o600)?;
     let mut conf = b"Name = alice\nDeviceType = dummy\nAddressFamily = ipv4\n".to_vec();
     let (mut port, mut own) = ("Port = 0\n", String::new());
     let other = PrivateKey::from_seed(&[2; 32]).public();

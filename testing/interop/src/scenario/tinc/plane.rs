@@ -8,10 +8,10 @@ use serde_json::Value;
 
 use super::super::Scenario;
 use super::SOON;
-use super::bed::write;
 use super::commands::End;
 use super::programs::Programs;
 use crate::failure::{Context, Result, ensure};
+use crate::file;
 use crate::net::{Namespace, Pair};
 use crate::process::{Daemon, output};
 use crate::traffic::{self, Stream};
@@ -79,7 +79,7 @@ impl<'a> Node<'a> {
             "#!/bin/sh\nip link set $INTERFACE up\nip addr add {}/32 dev $INTERFACE\nip route add 10.9.0.0/16 dev $INTERFACE metric {number}\n",
             node.address()
         );
-        write(&node.commands.folder.join("tinc-up"), &up, 0o755)?;
+        file::write(node.commands.folder.join("tinc-up"), &up, 0o755)?;
         Ok(node)
     }
 

@@ -1,11 +1,11 @@
 //! A directory that accepts connections over TLS only.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 
 use super::super::super::Scenario;
 use super::{COUNT, DirectoryTestbed, PASSWORD};
 use crate::failure::{Result, ensure};
+use crate::file;
 use crate::postgres::{Certificate, Certificates, Options};
 
 /// The connections of nodes, with TLS and without.
@@ -23,7 +23,7 @@ pub(in super::super) fn tls(scenario: &Scenario<'_>) -> Result<String> {
     // A node without root's rights gets this file from its helper.
     let authority = scenario.folder().join("authority.crt");
     fs::copy(&right.authority, &authority)?;
-    fs::set_permissions(&authority, PermissionsExt::from_mode(0o600))?;
+    file::set_mode(&authority, 0o600)?;
     let options = Options { certificate: Some(&right), only_tls: true, ..Options::default() };
     let parameters = format!("sslmode=verify-full&sslrootcert={}", authority.display());
     let mut all = DirectoryTestbed::with(scenario, options, &parameters)?;

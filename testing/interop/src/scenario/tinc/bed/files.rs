@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::LazyLock;
@@ -11,6 +10,7 @@ use adit_tinc::keys::PrivateKey;
 
 use super::{DEVICE, Kind, Mode, NetSpec, inner, outer};
 use crate::failure::{Context, Failure, Result};
+use crate::file;
 use crate::process::run_with_input;
 
 /// An RSA key for all nodes that need one, because making one takes long.
@@ -52,13 +52,13 @@ pub(super) fn write_files(spec: &NetSpec, at: usize, folder: &Path) -> Result<()
         let _ = writeln!(conf, "ConnectTo = {name}");
     }
     if spec.has_rsa(at) {
-        write(&folder.join("rsa_key.priv"), &rsa()?.private, 0o600)?;
+        file::write(folder.join("rsa_key.priv"), &rsa()?.private, 0o600)?;
     }
     if node.kind != Kind::V1_0 {
-        write(&folder.join("ed25519_key.priv"), &key(spec, at).to_file(), 0o600)?;
+        file::write(folder.join("ed25519_key.priv"), key(spec, at).to_file(), 0o600)?;
     }
-    write(&folder.join("tinc.conf"), &conf, 0o644)?;
-    write(&folder.join("tinc-up"), &up_script(spec.mode, at), 0o755)?;
+    file::write(folder.join("tinc.conf"), &conf, 0o644)?;
+    file::write(folder.join("tinc-up"), up_script(spec.mode, at), 0o755)?;
     for (other, its) in spec.nodes.iter().enumerate() {
         let is_twin = other != at && its.name == node.name;
         if !is_twin
@@ -68,7 +68,7 @@ pub(super) fn write_files(spec: &NetSpec, at: usize, folder: &Path) -> Result<()
             let path = folder.join("hosts").join(&its.name);
             // A twin's file has the address of the first one.
             if other == at || !path.exists() {
-                write(&path, &host_file(spec, other)?, 0o644)?;
+                file::write(&path, &host_file(spec, other)?, 0o644)?;
             }
         }
     }
@@ -84,12 +84,6 @@ pub(super) fn local_conf(spec: &NetSpec) -> String {
 pub(super) fn append(path: &Path, text: &str) -> Result<()> {
     let before = fs::read_to_string(path).context(path.display())?;
     Ok(fs::write(path, format!("{before}\n{text}"))?)
-}
-
-/// Writes a file with this mode.
-pub(in super::super) fn write(path: &Path, text: &str, mode: u32) -> Result<()> {
-    fs::write(path, text)?;
-    Ok(fs::set_permissions(path, fs::Permissions::from_mode(mode))?)
 }
 
 /// Returns the lines of a node's host file besides its keys.
