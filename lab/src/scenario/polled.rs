@@ -69,13 +69,13 @@ impl Sums {
     }
 
     /// Adds the trains of a slice.
-    fn add_trains(&mut self, before: &Trains, after: Trains) {
+    fn add_trains(&mut self, before: &Trains, after: &Trains) {
         for (name, counts) in after {
-            let before = before.get(&name);
-            let sums = self.trains.entry(name).or_default();
+            let before = before.get(name);
+            let sums = self.trains.entry(name.clone()).or_default();
             for (length, count) in counts {
-                let earlier = before.and_then(|before| before.get(&length)).copied().unwrap_or(0);
-                let sum = sums.entry(length).or_default();
+                let earlier = before.and_then(|before| before.get(length)).copied().unwrap_or(0);
+                let sum = sums.entry(*length).or_default();
                 *sum = sum.saturating_add(count.saturating_sub(earlier));
             }
         }
@@ -106,11 +106,11 @@ pub(super) fn measure<P: Poller>(
     let mut routes = run.routes(Direction::Up, 1);
     routes.extend(run.routes(Direction::Down, 1));
     let (mut with, mut without) = (Sums::default(), Sums::default());
+    let mut counted = poller.trains()?;
     for slice in 0..2 * SLICES {
         let bulk = || run.measure_cost(|edge| tcp_bulk(&routes, &window, edge));
         // ABBA
         let polls = matches!(slice % 4, 1 | 2);
-        let before = poller.trains()?;
         let (cost, polled) = if polls {
             while_polling(&mut poller, rate, bulk)?
         } else {
@@ -119,7 +119,9 @@ pub(super) fn measure<P: Poller>(
         measurement.invalid.extend(cost.measured.invalid.iter().cloned());
         let sums = if polls { &mut with } else { &mut without };
         sums.add(&cost, polled);
-        sums.add_trains(&before, poller.trains()?);
+        let trains = poller.trains()?;
+        sums.add_trains(&counted, &trains);
+        counted = trains;
     }
     ensure(without.gigabits > 0.0 && with.gigabits > 0.0, || "nothing was transferred".to_owned())?;
     measurement.set("sum_mbps", with.mbps());
