@@ -97,6 +97,8 @@ fn join(scenario: &Scenario<'_>) -> Result<String> {
     command.args(["invite", "alice"]);
     let printed = output(command)?;
     let url: Url = printed.trim().parse().context(format!("the URL {printed:?}"))?;
+    // The command does not wait for it, and the daemon ends the connections of nodes that it does not know yet.
+    daemon.wait_for("Got 'reload' command", SOON)?;
     let accept_in = |url: Url| {
         let work = namespace.thread(move || accept(url))?;
         work.join().map_err(|_| "the joiner panicked")?.map_err(|e| daemon.failure(&e.0))
