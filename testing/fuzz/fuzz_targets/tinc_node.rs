@@ -145,7 +145,9 @@ impl Pair {
                 self.line(b"9\n");
             }
             6 => self.node.send_packet(self.now, &name("bob"), data),
-            _ => self.node.receive(self.now, self.id, data),
+            _ => {
+                self.node.receive(self.now, self.id, data);
+            }
         }
         self.drain();
     }

@@ -203,7 +203,10 @@ impl Running {
             StreamEvent::Bytes(id, bytes) if self.joins.contains(id) => {
                 self.join_received(id, &bytes, now);
             }
-            StreamEvent::Bytes(id, bytes) => self.node.receive(now, id, &bytes),
+            StreamEvent::Bytes(id, bytes) => {
+                let next_read = self.node.receive(now, id, &bytes);
+                self.streams.pause(id, next_read);
+            }
             StreamEvent::Closed(id, _) if self.joins.contains(id) => self.join_closed(id),
             StreamEvent::Closed(id, reason) => {
                 if let Some(reason) = reason {

@@ -8,10 +8,12 @@ use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use adit_engine::Instant;
+use adit_runtime::clock::now;
 use adit_tinc::name::NodeName;
 use adit_tinc::node::ConnectionId;
 use futures_util::Stream;
@@ -56,6 +58,24 @@ struct Open {
     writer: Option<Writer>,
     /// Ends dialling or reading.
     source: AbortHandle,
+    pause: Pause,
+}
+
+/// When a connection may be read again, on the node's clock.
+#[derive(Clone, Default)]
+struct Pause(Arc<AtomicU64>);
+
+impl Pause {
+    fn set(&self, until: Instant) {
+        self.0.store(until.as_nanos(), Relaxed);
+    }
+
+    async fn end(&self) {
+        let left = Instant::from_nanos(self.0.load(Relaxed)).since(now());
+        if !left.is_zero() {
+            sleep(left).await;
+        }
+    }
 }
 
 /// The end of a connection for writing.
@@ -150,7 +170,7 @@ impl Streams {
                 Err(problem) => StreamEvent::Closed(id, Some(problem)),
             }
         }));
-        self.open.insert(id, Open { writer: None, source });
+        self.open.insert(id, Open { writer: None, source, pause: Pause::default() });
     }
 
     /// Resolves a name.
@@ -190,9 +210,25 @@ impl Streams {
         read: impl AsyncRead + Unpin + Send + 'static,
         write: impl AsyncWrite + Unpin + Send + 'static,
     ) {
-        let source = self.add_source(reader(id, read));
+        let pause = Pause::default();
+        let reader = Reader {
+            id,
+            stream: read,
+            buffer: vec![0; READ],
+            pause: pause.clone(),
+            was_full: false,
+        };
+        let reads = unfold(Some(reader), |reader| async { Some(reader?.next().await) });
+        let source = self.add_source(reads);
         let writer = Some(Writer { stream: Box::pin(write), waiting: VecDeque::new() });
-        self.open.insert(id, Open { writer, source });
+        self.open.insert(id, Open { writer, source, pause });
+    }
+
+    /// Reads no more of a connection until a time, unless the last read may have left something.
+    pub(super) fn pause(&self, id: ConnectionId, until: Instant) {
+        if let Some(open) = self.open.get(&id) {
+            open.pause.set(until);
+        }
     }
 
     /// Appends bytes to what [`Streams::flush`] writes. Returns the number of bytes that wait.
@@ -263,23 +299,33 @@ impl Streams {
     }
 }
 
-/// Reads a connection until its end.
-fn reader(
+/// The end of a connection for reading.
+struct Reader<R> {
     id: ConnectionId,
-    stream: impl AsyncRead + Unpin + Send + 'static,
-) -> impl Stream<Item = StreamEvent> + Send {
-    unfold(Some((stream, vec![0; READ])), move |open| async move {
-        let (mut stream, mut buffer) = open?;
-        Some(match stream.read(&mut buffer).await {
-            Ok(0) => (StreamEvent::Closed(id, None), None),
+    stream: R,
+    buffer: Vec<u8>,
+    pause: Pause,
+    /// The buffer was filled, so more may wait.
+    was_full: bool,
+}
+
+impl<R: AsyncRead + Unpin> Reader<R> {
+    /// Waits for the next bytes, or for the end, after which nothing is read.
+    async fn next(mut self) -> (StreamEvent, Option<Self>) {
+        if !self.was_full {
+            self.pause.end().await;
+        }
+        match self.stream.read(&mut self.buffer).await {
+            Ok(0) => (StreamEvent::Closed(self.id, None), None),
             Ok(len) => {
+                self.was_full = len == self.buffer.len();
                 // Most messages are short, and what is freed is zeroized.
-                let bytes = buffer.get(..len).unwrap_or_default().to_vec();
-                (StreamEvent::Bytes(id, bytes), Some((stream, buffer)))
+                let bytes = self.buffer.get(..len).unwrap_or_default().to_vec();
+                (StreamEvent::Bytes(self.id, bytes), Some(self))
             }
-            Err(error) => (StreamEvent::Closed(id, Some(error.to_string())), None),
-        })
-    })
+            Err(error) => (StreamEvent::Closed(self.id, Some(error.to_string())), None),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -364,6 +410,35 @@ mod tests {
         let written = timeout(soon, first.write_all(&[0; 17])).await;
         assert!(written.is_err(), "nothing reads");
         assert!(timeout(soon, first.read_u8()).await.is_err(), "still open");
+    }
+
+    /// Returns how many bytes the next read takes, or `None` if there is none soon.
+    async fn read_soon(streams: &mut Streams) -> Option<usize> {
+        match timeout(Duration::from_millis(100), streams.next()).await {
+            Ok(StreamEvent::Bytes(_, bytes)) => Some(bytes.len()),
+            Ok(event) => panic!("{event:?}"),
+            Err(_) => None,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_pause_delays_all_but_what_did_not_fit_into_a_read() {
+        let (ours, mut theirs) = tokio::io::duplex(4 * READ);
+        let (read, write) = tokio::io::split(ours);
+        let (mut streams, id) = (Streams::new(), ConnectionId(1));
+        streams.serve_halves(id, read, write);
+        theirs.write_all(&[7; READ + 10]).await.unwrap();
+        assert_eq!(read_soon(&mut streams).await, Some(READ));
+        let until = now() + Duration::from_millis(500);
+        streams.pause(id, until);
+        assert_eq!(read_soon(&mut streams).await, Some(10));
+        theirs.write_all(&[7; 20]).await.unwrap();
+        assert_eq!(read_soon(&mut streams).await, None);
+        theirs.write_all(&[7; 30]).await.unwrap();
+        assert!(matches!(streams.next().await, StreamEvent::Bytes(_, bytes) if bytes.len() == 50));
+        assert!(now() >= until);
+        theirs.write_all(&[7; 40]).await.unwrap();
+        assert_eq!(read_soon(&mut streams).await, Some(40));
     }
 
     #[tokio::test]

@@ -306,6 +306,12 @@ impl Message {
         )
     }
 
+    /// Returns whether a line is of a kind for which no session and no packet waits.
+    pub fn can_wait(line: &[u8]) -> bool {
+        let kind = Fields::new(line).map(|fields| fields.kind());
+        kind.is_ok_and(|kind| matches!(kind, PING | ADD_SUBNET..=KEY_CHANGED | UDP_INFO | MTU_INFO))
+    }
+
     /// Returns the first minor version whose nodes understand the message. A node must not send it to others, which would close the
     /// connection.
     pub const fn needs_minor(&self) -> u8 {

@@ -11,6 +11,7 @@ use std::time::Duration;
 use adit_engine::{Instant, Rate, TokenBucket};
 
 use super::floods::Announcement;
+use super::pace::Pace;
 use super::requests::Answer;
 use super::{
     CloseReason, ConnectionId, Event, MAX_CONNECTIONS, MAX_QUEUE, MAX_UNAUTHENTICATED, Node,
@@ -40,6 +41,7 @@ pub(super) struct Connection {
     backlog: usize,
     /// The exchanges of new keys, each of which costs time.
     rekeys: TokenBucket,
+    pace: Pace,
     /// The first node whose subnets and edges a new neighbour does not have yet.
     pub(super) sync_next: Option<NodeName>,
 }
@@ -103,6 +105,7 @@ impl Connection {
             out: Vec::new(),
             backlog: 0,
             rekeys: TokenBucket::new(),
+            pace: Pace::default(),
             sync_next: None,
         }
     }
@@ -226,8 +229,8 @@ impl Node {
         }
     }
 
-    /// Bytes arrived on a connection.
-    pub fn receive(&mut self, now: Instant, id: ConnectionId, bytes: &[u8]) {
+    /// Bytes arrived on a connection. Returns when to read more of it: later if a stream of messages comes that can wait.
+    pub fn receive(&mut self, now: Instant, id: ConnectionId, bytes: &[u8]) -> Instant {
         self.now = now;
         let mut input = bytes;
         let mut record = std::mem::take(&mut self.record);
@@ -244,6 +247,7 @@ impl Node {
         }
         self.record = record;
         self.finish();
+        self.connections.get_mut(&id).map_or(now, |connection| connection.pace.next_read(now))
     }
 
     /// Takes the next unit from the front of `input`, with its bytes in `record`.
@@ -305,6 +309,11 @@ impl Node {
         record: &mut [u8],
         input: &mut &[u8],
     ) -> Result<(), CloseReason> {
+        if !(matches!(unit, Unit::Record) && Message::can_wait(record))
+            && let Some(connection) = self.connections.get_mut(&id)
+        {
+            connection.pace.hurry();
+        }
         match unit {
             Unit::Identification => self.identified(id, record, input),
             Unit::Established => self.established(id),

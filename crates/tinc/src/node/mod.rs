@@ -32,6 +32,7 @@ mod limits;
 mod mtu;
 mod outgoing;
 mod output;
+mod pace;
 mod payload;
 mod peer;
 mod reload;

@@ -573,3 +573,39 @@ fn reachable_nodes_are_described_in_the_order_of_their_identifiers() {
         "neither alice nor those behind no edge"
     );
 }
+
+/// A stream of announcements is read at intervals. What a session or a packet waits for is not.
+#[test]
+fn only_messages_that_can_wait_delay_the_next_read() {
+    let mut bench = Bench::new();
+    let id = bench.join("bob");
+    let mut next_read = |lines: &[&str]| {
+        let records = lines.iter().map(|line| bench.seal("bob", format!("{line}\n").as_bytes()));
+        let bytes = records.collect::<Vec<_>>().concat();
+        let delays = (0..20).map(|_| bench.node.receive(bench.now, id, &[]).since(bench.now));
+        let delayed = delays.last().unwrap();
+        assert!(!delayed.is_zero(), "it has been read often");
+        bench.node.receive(bench.now, id, &bytes).since(bench.now)
+    };
+    let can_wait = [
+        "8",
+        "10 1 dave 10.9.0.0/16",
+        "11 1 dave 10.9.0.0/16",
+        "12 1 dave erin 192.0.2.9 655 700000c 5",
+        "13 1 dave erin",
+        "14 1 dave",
+        "22 bob alice 192.0.2.9 655",
+        "23 bob alice 1400",
+    ];
+    for line in can_wait {
+        assert!(!next_read(&[line]).is_zero(), "{line}");
+    }
+    for line in ["9", "15 bob alice 15 AAAA", "16 bob alice AAAA -1 -1 -1 0", "17 4", "abc"] {
+        assert!(next_read(&[line]).is_zero(), "{line}");
+    }
+    assert!(next_read(&[can_wait[1], "9", can_wait[2]]).is_zero(), "together");
+    assert!(next_read(&["21 12"]).is_zero(), "before a datagram");
+    let datagram = bench.node.receive(bench.now, id, &[0; 12]);
+    assert_eq!(datagram, bench.now, "the datagram itself");
+    assert!(bench.node.neighbours().next().is_some(), "still connected");
+}
