@@ -2,11 +2,11 @@
 //! other than adit's engines.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use adit_testbed::failure::{Context, Failure, Result, ensure};
+use adit_testbed::file;
 use adit_testbed::peer::Program;
 use adit_testbed::process::Daemon;
 use adit_testbed::tunnel::READY;
@@ -95,8 +95,7 @@ pub fn processes(
 /// Writes a script with which clients log the DNS options that they received.
 fn tell_dns(folder: &Path) -> Result<PathBuf> {
     let script = folder.join("tell-dns");
-    fs::write(&script, "#!/bin/sh\nenv | grep ^foreign_option_\nexit 0\n")?;
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
+    file::write(&script, "#!/bin/sh\nenv | grep ^foreign_option_\nexit 0\n", 0o755)?;
     Ok(script)
 }
 

@@ -2,13 +2,13 @@
 
 use std::fs;
 use std::io::Read;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use adit_openvpn::keys::StaticKey;
 use adit_testbed::failure::{Context, Result};
+use adit_testbed::file;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose,
@@ -108,12 +108,9 @@ impl Keys {
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {
-    fs::write(path, text).context(path.display())?;
-    if path.extension().is_some_and(|kind| kind == "key") {
-        // openvpn warns about keys that other users can read.
-        fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
-    }
-    Ok(())
+    // openvpn warns about keys that other users can read.
+    let is_key = path.extension().is_some_and(|kind| kind == "key");
+    file::write(path, text, if is_key { 0o600 } else { 0o644 })
 }
 
 fn params(name: &str) -> CertificateParams {

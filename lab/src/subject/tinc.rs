@@ -2,12 +2,13 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use adit_testbed::failure::{Context, Result, ensure};
+use adit_testbed::file;
 use adit_testbed::net::Namespace;
 use adit_testbed::process::{Daemon, output};
 use adit_testbed::tunnel::InnerAddrs;
@@ -226,9 +227,7 @@ impl<'a> Files<'a> {
             fs::write(node.join("tinc.conf"), format!("{conf}{key_file}"))?;
             let address = inner(number)?;
             let up = up(address, spec);
-            let script = node.join("tinc-up");
-            fs::write(&script, &up)?;
-            fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
+            file::write(node.join("tinc-up"), &up, 0o755)?;
             let host = host(version, testbed, spec, number)?;
             let with_key = format!("{host}{}", program.make_key(toolchain, &node)?);
             // A client has the files of itself and the server; the server has those of all nodes.
@@ -399,7 +398,7 @@ impl RsaKey {
         let mut generate = openssl(&["genrsa", "-traditional", "-out"]);
         generate.arg(&private).arg("2048");
         output(generate)?;
-        fs::set_permissions(&private, fs::Permissions::from_mode(0o600))?;
+        file::set_mode(&private, 0o600)?;
         let mut public = openssl(&["rsa", "-RSAPublicKey_out", "-in"]);
         public.arg(&private);
         Ok(Self { public: output(public)?, private })

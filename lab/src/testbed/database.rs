@@ -1,11 +1,11 @@
 //! Hosts that can reach only one other host, which has a PostgreSQL server on disk.
 
 use std::io::{Seek, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use adit_testbed::failure::{Context, Failure, Result, ensure};
+use adit_testbed::file;
 use adit_testbed::postgres::{Cluster, Options};
 use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 use tempfile::TempDir;
@@ -167,5 +167,5 @@ impl Database {
 
 /// Lets the server's user traverse a folder of root's.
 fn passable(folder: &Path) -> Result<()> {
-    std::fs::set_permissions(folder, PermissionsExt::from_mode(0o711)).context(folder.display())
+    file::set_mode(folder, 0o711)
 }

@@ -8,7 +8,6 @@
 
 pub mod at_once;
 pub mod case;
-mod file;
 pub mod many_clients;
 pub mod matrix;
 pub mod modes;
@@ -20,5 +19,6 @@ pub mod scenario;
 // Scenarios refer to the testbed's types by these names.
 pub use adit_testbed::{Failure, Result};
 pub(crate) use adit_testbed::{
-    failure, laptop, net, other_version, peer, pki, postgres, process, sandbox, skip, traffic, wait,
+    failure, file, laptop, net, other_version, peer, pki, postgres, process, sandbox, skip,
+    traffic, wait,
 };

@@ -125,10 +125,8 @@ impl Line {
     }
 
     fn file(&self, name: &str, text: &str, mode: u32) -> String {
-        use std::os::unix::fs::PermissionsExt;
         let path = self.folder.path().join(name);
-        std::fs::write(&path, text).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        adit_testbed::file::write(&path, text, mode).unwrap();
         path.to_str().unwrap().to_owned()
     }
 }

@@ -2,8 +2,8 @@
 
 use std::fs;
 use std::net::TcpListener;
-use std::os::unix::fs::PermissionsExt;
 
+use adit_testbed::file;
 use adit_testbed::identity_provider::IdentityProvider;
 use serde_json::Value;
 
@@ -19,8 +19,7 @@ fn a_program_and_a_webhook_get_the_events_of_a_server() {
     let mut server = Server::new("");
     let folder = server.dir.path().join("vpn");
     let file = |name: &str, text: &str, mode: u32| {
-        fs::write(folder.join(name), text).unwrap();
-        fs::set_permissions(folder.join(name), fs::Permissions::from_mode(mode)).unwrap();
+        file::write(folder.join(name), text, mode).unwrap();
     };
     let listener = server.outside.run(|| TcpListener::bind("198.51.100.9:8443").unwrap());
     let webhook = IdentityProvider::start(listener.unwrap());

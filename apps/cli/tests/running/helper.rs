@@ -1,12 +1,13 @@
 //! Tests of the helper, and of the network process without privileges.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
 use adit_linux::netns::NetNs;
+use adit_testbed::file;
 
 use crate::world::privileges::{
     assert_all_without_rights, assert_helper, assert_without_rights, can_read, status,
@@ -95,8 +96,7 @@ fn a_serving_process_cannot_read_the_authoritys_key() {
     let mut server = Server::new("");
     let ns = server.client("laptop", "");
     // Only the modes of the server's own directories protect it.
-    let open = fs::Permissions::from_mode(0o755);
-    fs::set_permissions(server.dir.path(), open).unwrap();
+    file::set_mode(server.dir.path(), 0o755).unwrap();
     let running = server.run();
     let _client = server.connect(&ns, "laptop");
     server.await_connected(&["laptop"]);
@@ -132,7 +132,7 @@ fn openvpn_server(server: &Server, more: &str) -> TestProcess {
     let dir = server.dir.path();
     fs::write(dir.join("server.conf"), config).unwrap();
     fs::create_dir_all(dir.join("ccd")).unwrap();
-    fs::set_permissions(dir.join("ccd"), fs::Permissions::from_mode(0o700)).unwrap();
+    file::set_mode(dir.join("ccd"), 0o700).unwrap();
     world::start(&server.ns, &["openvpn", "--config", "server.conf"], dir, "server.out")
 }
 
@@ -147,7 +147,7 @@ fn signals_lists_client_files_and_leases_work_without_rights() {
     let ns = server.client("laptop", "");
     server.client("other", "");
     let dir = server.dir.path().to_owned();
-    fs::set_permissions(&dir, fs::Permissions::from_mode(0o700)).unwrap();
+    file::set_mode(&dir, 0o700).unwrap();
     let mut running = openvpn_server(&server, "");
     let started = |times: usize| {
         until("it serves", || {
@@ -161,8 +161,7 @@ fn signals_lists_client_files_and_leases_work_without_rights() {
     for task in fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten() {
         assert_without_rights(task.file_name().to_str().unwrap().parse().unwrap());
     }
-    fs::write(dir.join("ccd/laptop"), "ifconfig-push 10.73.0.77 255.255.255.0\n").unwrap();
-    fs::set_permissions(dir.join("ccd/laptop"), fs::Permissions::from_mode(0o600)).unwrap();
+    file::write(dir.join("ccd/laptop"), "ifconfig-push 10.73.0.77 255.255.255.0\n", 0o600).unwrap();
     let client = server.connect(&ns, "laptop");
     until("the client's file counts", || answers(&server.ns, "10.73.0.77"));
 
@@ -198,7 +197,7 @@ fn signals_lists_client_files_and_leases_work_without_rights() {
     assert!(revoked, "{said}");
     until("the list is loaded again", || log().contains("CRL: loaded"));
     let crl = dir.join("vpn/data/pki/crl.pem");
-    fs::set_permissions(&crl, fs::Permissions::from_mode(0o600)).unwrap();
+    file::set_mode(&crl, 0o600).unwrap();
     let loads = log().matches("CRL: loaded").count();
     let (revoked, said) = server.adit("server client revoke laptop");
     assert!(revoked, "{said}");

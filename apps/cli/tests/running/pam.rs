@@ -1,11 +1,11 @@
 //! Tests of users whose passwords PAM checks, with openvpn as their client.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
 use adit_linux::netns::NetNs;
+use adit_testbed::file;
 
 use crate::world::{ADIT, Server, TestProcess, answers, until};
 
@@ -28,8 +28,7 @@ esac
 /// The rules of the service `vpn`, which ask the program [`CHECK`].
 fn by_program(dir: &Path) -> String {
     let check = dir.join("check");
-    fs::write(&check, CHECK.replace("DIR", dir.to_str().unwrap())).unwrap();
-    fs::set_permissions(&check, fs::Permissions::from_mode(0o755)).unwrap();
+    file::write(&check, CHECK.replace("DIR", dir.to_str().unwrap()), 0o755).unwrap();
     let check = check.display();
     format!(
         "auth required pam_exec.so expose_authtok quiet {check}\naccount required pam_permit.so\n"

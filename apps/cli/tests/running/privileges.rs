@@ -2,11 +2,12 @@
 //! available.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use adit_linux::netns::NetNs;
+use adit_testbed::file;
 
 use crate::world::privileges::{assert_all_without_rights, assert_helper, can_read, status, tasks};
 use crate::world::{self, ADIT, Server, TestProcess, address, alive, answers, helper_of, until};
@@ -17,11 +18,8 @@ fn write_rules(dir: &Path, verdict: &str) {
     let text = format!(
         "table inet fw {{\n    chain forward {{\n        type filter hook forward priority 0; policy {verdict};\n    }}\n}}\n"
     );
-    fs::write(&more, text).unwrap();
-    fs::write(dir.join("rules.nft"), format!("include \"{}\"\n", more.display())).unwrap();
-    for file in ["more.nft", "rules.nft"] {
-        fs::set_permissions(dir.join(file), fs::Permissions::from_mode(0o600)).unwrap();
-    }
+    file::write(&more, text, 0o600).unwrap();
+    file::write(dir.join("rules.nft"), format!("include \"{}\"\n", more.display()), 0o600).unwrap();
 }
 
 /// Two hosts and a bridge between them, with rules that only root can read.
@@ -35,7 +33,7 @@ struct Bridged {
 impl Bridged {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o700)).unwrap();
+        file::set_mode(dir.path(), 0o700).unwrap();
         let [left, middle, right] = [(); 3].map(|()| NetNs::unnamed().unwrap());
         let this = Self { dir, left, middle, right };
         this.cable("a", &this.left, "10.5.0.1/24");
@@ -155,8 +153,7 @@ fn node(dir: &Path) -> PathBuf {
         "A".repeat(43),
         "A".repeat(86)
     );
-    fs::write(&key, secrets).unwrap();
-    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+    file::write(&key, secrets, 0o600).unwrap();
     key
 }
 

@@ -9,6 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use adit_linux::netns::NetNs;
+use adit_testbed::file;
 use adit_testbed::identity_provider::{Approval, IdentityProvider};
 use serde_json::json;
 
@@ -32,10 +33,8 @@ impl World {
         let provider = IdentityProvider::start(listener.unwrap());
         let vpn = server.dir.path().join("vpn");
         fs::write(vpn.join("sso-ca.pem"), provider.certificate()).unwrap();
-        fs::write(vpn.join("oidc.secret"), "s3cret\n").unwrap();
         // Only the helper can read it.
-        let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
-        fs::set_permissions(vpn.join("oidc.secret"), private).unwrap();
+        file::write(vpn.join("oidc.secret"), "s3cret\n", 0o600).unwrap();
         provider.change(|behaviour| behaviour.secret = Some("s3cret".into()));
         server.edit_settings("\nlogin = \"certificate\"", "\nlogin = \"certificate+oidc\"");
         let section = format!(

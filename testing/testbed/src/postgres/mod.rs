@@ -12,7 +12,6 @@ pub mod proxy;
 
 use std::fs;
 use std::net::IpAddr;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
@@ -22,6 +21,7 @@ use nix::sys::signal::Signal;
 use nix::unistd::{Uid, User, chown};
 
 use crate::failure::{Context, Failure, Result, ensure};
+use crate::file;
 use crate::net::Namespace;
 use crate::process::{Daemon, output, run_with_input};
 use crate::sandbox::text;
@@ -92,7 +92,7 @@ pub fn scratch() -> Result<tempfile::TempDir> {
     let shared = Path::new("/dev/shm");
     let place = if shared.is_dir() { shared.to_owned() } else { std::env::temp_dir() };
     let folder = tempfile::Builder::new().prefix("adit-pg-").tempdir_in(place)?;
-    fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o711))?;
+    file::set_mode(folder.path(), 0o711)?;
     Ok(folder)
 }
 
@@ -153,7 +153,7 @@ impl Cluster {
         fs::create_dir_all(folder).context(folder.display())?;
         chown(folder, Some(user.uid), Some(user.gid))?;
         // The socket trusts every user who can reach it.
-        fs::set_permissions(folder, PermissionsExt::from_mode(0o700))?;
+        file::set_mode(folder, 0o700)?;
         let network = options.namespace.map(|space| Path::new("/run/netns").join(space.name()));
         let (root, running) = (programs::root()?, None);
         let cluster = Self { folder: folder.to_owned(), network, programs, root, user, running };
@@ -178,7 +178,7 @@ impl Cluster {
         };
         fs::create_dir_all(folder).context(folder.display())?;
         chown(folder, Some(self.user.uid), Some(self.user.gid))?;
-        fs::set_permissions(folder, PermissionsExt::from_mode(0o700))?;
+        file::set_mode(folder, 0o700)?;
         let mut command = other.command("pg_basebackup");
         command.args(["--write-recovery-conf", "--checkpoint", "fast", "--no-sync", "--pgdata"]);
         command.arg(other.data()).arg("--host").arg(&self.folder);
@@ -257,7 +257,7 @@ impl Cluster {
         for (from, to) in [(&certificate.chain, "server.crt"), (&certificate.key, "server.key")] {
             let to = self.data().join(to);
             fs::copy(from, &to).context(from.display())?;
-            fs::set_permissions(&to, PermissionsExt::from_mode(0o600))?;
+            file::set_mode(&to, 0o600)?;
             chown(&to, Some(self.user.uid), Some(self.user.gid))?;
         }
         Ok(())
