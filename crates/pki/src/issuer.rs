@@ -7,9 +7,9 @@ use aws_lc_rs::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
+use crate::clients::CLIENT_DAYS;
 use crate::issue::{self, Authority, Purpose};
 use crate::profile::ProfileContent;
-use crate::store::CLIENT_DAYS;
 use crate::{ClientName, PkiError, Profile, Remote};
 
 /// The lifetimes of the authority's and the server's certificate, in days.

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod changes;
+mod clients;
 mod credentials;
 mod disk;
 mod error;
@@ -19,12 +20,14 @@ mod profile;
 mod recovery;
 mod registry;
 pub mod sealed;
+mod server_info;
 mod store;
 mod terms;
 mod totp;
 mod users;
 
 pub use changes::ClientChange;
+pub use clients::{IssuedClient, NewClient};
 pub use credentials::{BadCredentials, Credentials};
 pub use disk::{OpenFile, write_private};
 pub use error::PkiError;
@@ -35,7 +38,8 @@ pub use password::PasswordHash;
 pub use profile::{Endpoint, Profile, Proto, Remote};
 pub use recovery::RecoveryHash;
 pub use registry::{CertificateStatus, Client, ClientState, FormerCertificate, MAX_GROUPS};
-pub use store::{Files, InitOptions, IssuedClient, NewClient, ServerInfo, Store};
+pub use server_info::ServerInfo;
+pub use store::{Files, InitOptions, Store};
 pub use terms::{ClientRate, ClientTerms, Member, Period, Quota};
 pub use totp::{CodeCheck, TotpSecret};
 pub use users::{NewCodes, NewUser, User, UserName, UserState, fuzz, user_name};

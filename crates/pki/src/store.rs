@@ -1,24 +1,17 @@
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+//! A managed server's directory.
+
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use crate::disk::{self, Lock, OpenFile};
 use crate::issue::{self, Authority, Purpose};
 use crate::profile::ProfileContent;
-use crate::registry::{FormerCertificate, MAX_CLIENTS, MAX_GROUPS, Registry};
+use crate::registry::Registry;
 use crate::{
-    CertificateStatus, Client, ClientName, ClientState, ClientTerms, GroupName, PkiError, Profile,
-    Remote, UserName,
+    CertificateStatus, Client, ClientName, PkiError, Profile, Remote, ServerInfo, UserName,
 };
-
-/// The default lifetime of a client's certificate, in days: the longest that some platforms accept.
-pub(crate) const CLIENT_DAYS: u32 = 825;
-
-/// The version of the layout of `server.json`. Files without a version have the first one.
-const INFO_VERSION: u32 = 1;
 
 /// The parameters of a new store.
 #[derive(Clone)]
@@ -56,19 +49,6 @@ impl std::fmt::Debug for InitOptions {
     }
 }
 
-/// A store's record of its server: the file `server.json`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ServerInfo {
-    /// Common name of the server's certificate.
-    pub name: ClientName,
-    /// The server's address in new profiles.
-    pub remote: Remote,
-    /// End of the authority's validity and of revocation lists, seconds since 1970.
-    pub ca_expires: u64,
-    /// End of the validity of the server's certificate, seconds since 1970.
-    pub server_expires: u64,
-}
-
 /// Paths of the files that the network-facing process reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Files {
@@ -88,67 +68,11 @@ pub struct Files {
     pub users: PathBuf,
 }
 
-/// A client to be added or renewed.
-#[derive(Clone)]
-pub struct NewClient {
-    /// Name.
-    pub name: ClientName,
-    /// Lifetime of its certificate in days; `None`: 825.
-    pub days: Option<u32>,
-    /// Encrypts the key in the profile.
-    pub password: Option<Zeroizing<String>>,
-    /// Fixed IPv4 address. If this is `None`, a renewal keeps the previous address.
-    pub address4: Option<Ipv4Addr>,
-    /// Fixed IPv6 address, as `address4`.
-    pub address6: Option<Ipv6Addr>,
-    /// Its groups. If this is empty, a renewal keeps the previous groups.
-    pub groups: Vec<GroupName>,
-    /// The `OpenVPN tls-crypt-v2 client key` in PEM, made for this client from [`Store::tls_crypt_v2_server_key`].
-    pub tls_crypt_v2_client_key: Zeroizing<String>,
-    /// Further lines of the profile.
-    pub options: Vec<&'static str>,
-    /// Whether the store keeps the profile, with its private key. A renewal keeps the new profile if the previous one was kept.
-    pub keep_profile: bool,
-}
-
-impl NewClient {
-    /// Creates a client with the default lifetime, no password and no fixed address.
-    pub fn new(name: ClientName, tls_crypt_v2_client_key: Zeroizing<String>) -> Self {
-        Self {
-            name,
-            days: None,
-            password: None,
-            address4: None,
-            address6: None,
-            groups: Vec::new(),
-            tls_crypt_v2_client_key,
-            options: Vec::new(),
-            keep_profile: false,
-        }
-    }
-}
-
-// Written by hand because the client holds a password and a key.
-impl std::fmt::Debug for NewClient {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("NewClient").field("name", &self.name).finish_non_exhaustive()
-    }
-}
-
-/// A client with the profile made for it. The store keeps the profile only if [`NewClient::keep_profile`] says so.
-#[derive(Clone, Debug)]
-pub struct IssuedClient {
-    /// The client as registered.
-    pub client: Client,
-    /// The profile for the client.
-    pub profile: Profile,
-}
-
 /// A managed server's directory.
 #[derive(Clone, Debug)]
 pub struct Store {
     dir: PathBuf,
-    server: ServerInfo,
+    pub(crate) server: ServerInfo,
     pub(crate) open: OpenFile,
 }
 
@@ -217,7 +141,7 @@ impl Store {
         )?;
         disk::write(&dir.join("crl.pem"), crl.as_bytes(), 0o644)?;
         registry.write(&dir.join("clients.json"))?;
-        write_info(dir, &info)?;
+        info.write(dir)?;
         Ok(info)
     }
 
@@ -229,7 +153,7 @@ impl Store {
     /// Opens the store as [`Store::open`] does, but opens all files, now and later, with `open`.
     pub fn open_by(dir: &Path, open: OpenFile) -> Result<Self, PkiError> {
         let place = dir.join("pki");
-        match read_info(&place, open) {
+        match ServerInfo::read(&place, open) {
             Ok(server) => Ok(Self { dir: place, server, open }),
             Err(PkiError::Io { error, .. }) if error.kind() == std::io::ErrorKind::NotFound => {
                 Err(if place.exists() {
@@ -285,103 +209,6 @@ impl Store {
         Ok(self.registry()?.admission(name, serial))
     }
 
-    /// Issues a certificate to a new client, or to a client whose previous certificate was revoked.
-    pub fn add_client(&self, new: &NewClient, now: SystemTime) -> Result<IssuedClient, PkiError> {
-        let issued = self.update_registry(now, |update| {
-            let former = update.registry.find(new.name.as_str());
-            if former.is_some_and(|client| client.state != ClientState::Revoked) {
-                return Err(PkiError::Exists(new.name.to_string()));
-            }
-            if former.is_none() && update.registry.clients.len() >= MAX_CLIENTS {
-                return Err(PkiError::Full(MAX_CLIENTS));
-            }
-            self.issue_to(new, update)
-        })?;
-        self.keep_profile(&issued, new.keep_profile)?;
-        Ok(issued)
-    }
-
-    /// Gives a client a new certificate, key and profile, and revokes the previous certificate.
-    pub fn renew_client(&self, new: &NewClient, now: SystemTime) -> Result<IssuedClient, PkiError> {
-        let issued = self.update_registry(now, |update| {
-            let client = update.registry.find_mut(new.name.as_str())?;
-            if client.state == ClientState::Revoked {
-                return Err(PkiError::Revoked(new.name.to_string()));
-            }
-            self.issue_to(new, update)
-        })?;
-        self.keep_profile(&issued, new.keep_profile)?;
-        Ok(issued)
-    }
-
-    /// Revokes a client permanently. Revoking a client again is not an error.
-    pub fn revoke_client(&self, name: &str, now: SystemTime) -> Result<Client, PkiError> {
-        let revoked = self.update_registry(now, |update| {
-            let when = issue::unix(now);
-            let client = update.registry.find_mut(name)?;
-            if client.state != ClientState::Revoked {
-                client.state = ClientState::Revoked;
-                client.revoked = Some(when);
-                update.revocations = true;
-            }
-            Ok(client.clone())
-        })?;
-        self.forget_profiles(&revoked)?;
-        Ok(revoked)
-    }
-
-    /// Allows a client to connect, or forbids it, until the next such call.
-    pub fn set_enabled(
-        &self,
-        name: &str,
-        enabled: bool,
-        now: SystemTime,
-    ) -> Result<Client, PkiError> {
-        self.update_registry(now, |update| {
-            let client = update.registry.find_mut(name)?;
-            if client.state == ClientState::Revoked {
-                return Err(PkiError::Revoked(name.to_owned()));
-            }
-            client.state = if enabled { ClientState::Active } else { ClientState::Disabled };
-            Ok(client.clone())
-        })
-    }
-
-    /// Sets a client's groups to exactly these. A name that occurs twice counts once.
-    ///
-    /// # Errors
-    /// The client does not exist or is revoked, or there are more than [`MAX_GROUPS`] groups.
-    pub fn set_groups(
-        &self,
-        name: &str,
-        groups: &[GroupName],
-        now: SystemTime,
-    ) -> Result<Client, PkiError> {
-        let groups = unique_groups(groups)?;
-        self.update_registry(now, |update| {
-            let client = update.registry.find_mut(name)?;
-            if client.state == ClientState::Revoked {
-                return Err(PkiError::Revoked(name.to_owned()));
-            }
-            client.groups = groups;
-            Ok(client.clone())
-        })
-    }
-
-    /// Records that a client's profile was edited and now contains this address.
-    pub fn set_client_remote(
-        &self,
-        name: &str,
-        remote: Remote,
-        now: SystemTime,
-    ) -> Result<Client, PkiError> {
-        self.update_registry(now, |update| {
-            let client = update.registry.find_mut(name)?;
-            client.remote = Some(remote);
-            Ok(client.clone())
-        })
-    }
-
     /// Makes the profile of a user who logs in without a certificate. `tls_crypt_v2` is the `OpenVPN tls-crypt-v2 client
     /// key` in PEM, and `options` are further lines.
     pub fn user_profile(
@@ -405,9 +232,9 @@ impl Store {
     pub fn set_remote(&mut self, remote: Remote) -> Result<(), PkiError> {
         remote.check()?;
         let _lock = self.lock()?;
-        let mut info = read_info(&self.dir, self.open)?;
+        let mut info = ServerInfo::read(&self.dir, self.open)?;
         info.remote = remote;
-        write_info(&self.dir, &info)?;
+        info.write(&self.dir)?;
         self.server = info;
         Ok(())
     }
@@ -415,11 +242,11 @@ impl Store {
     /// Issues a new certificate for the server under its name; profiles stay valid.
     pub fn renew_server(&mut self, days: u32, now: SystemTime) -> Result<(), PkiError> {
         let _lock = self.lock()?;
-        let mut info = read_info(&self.dir, self.open)?;
+        let mut info = ServerInfo::read(&self.dir, self.open)?;
         let issued = self.authority()?.issue(info.name.as_str(), Purpose::Server, days, now)?;
         write_server_pair(&self.dir, &issued)?;
         info.server_expires = issued.expires;
-        write_info(&self.dir, &info)?;
+        info.write(&self.dir)?;
         self.server = info;
         Ok(())
     }
@@ -442,7 +269,7 @@ impl Store {
         Lock::take(&self.path("private/lock"))
     }
 
-    fn authority(&self) -> Result<Authority, PkiError> {
+    pub(crate) fn authority(&self) -> Result<Authority, PkiError> {
         let cert = disk::read_text(&self.path("ca.crt"), self.open)?;
         let key = disk::read_text(&self.path("private/ca.key"), self.open)?;
         Authority::new(&cert, &key)
@@ -486,91 +313,6 @@ impl Store {
         let (_, list) = x509_parser::parse_x509_crl(&pem.contents).ok()?;
         list.crl_number()?.try_into().ok()
     }
-
-    fn issue_to(
-        &self,
-        new: &NewClient,
-        update: &mut RegistryUpdate,
-    ) -> Result<IssuedClient, PkiError> {
-        let registry = &mut update.registry;
-        let name = new.name.as_str();
-        if new.name == self.server.name {
-            return Err(PkiError::BadName(name.to_owned(), "it is the server's own"));
-        }
-        for address in new.address4.map(IpAddr::V4).into_iter().chain(new.address6.map(IpAddr::V6))
-        {
-            registry.check_address(name, address)?;
-        }
-        registry.check_certificate_name(&new.name)?;
-        let identity = registry.find(name).and_then(|client| client.identity.clone());
-        let groups = unique_groups(&new.groups)?;
-        let days = new.days.unwrap_or(CLIENT_DAYS);
-        let common_name = identity.as_ref().map_or(name, ClientName::as_str);
-        let issued = self.authority()?.issue(common_name, Purpose::Client, days, update.now)?;
-        let key = match &new.password {
-            Some(password) => issue::encrypt_key(&issued.key, password)?,
-            None => issued.key.clone(),
-        };
-        let when = issue::unix(update.now);
-        let mut client = Client {
-            name: new.name.clone(),
-            identity,
-            serial: issued.serial,
-            created: when,
-            expires: issued.expires,
-            state: ClientState::Active,
-            revoked: None,
-            address4: new.address4,
-            address6: new.address6,
-            groups,
-            terms: ClientTerms::default(),
-            remote: Some(self.server.remote.clone()),
-            former: Vec::new(),
-        };
-        match registry.find_mut(name) {
-            Ok(old) => {
-                client.former = std::mem::take(&mut old.former);
-                let revoked = old.revoked.unwrap_or(when);
-                client.former.push(FormerCertificate { serial: old.serial.clone(), revoked });
-                if old.state != ClientState::Revoked {
-                    client.created = old.created;
-                    client.state = old.state;
-                    client.address4 = new.address4.or(old.address4);
-                    client.address6 = new.address6.or(old.address6);
-                    client.terms.clone_from(&old.terms);
-                    if client.groups.is_empty() {
-                        client.groups.clone_from(&old.groups);
-                    }
-                }
-                *old = client.clone();
-                update.revocations = true;
-            }
-            Err(_) => registry.clients.push(client.clone()),
-        }
-        let profile = Profile::new(&ProfileContent {
-            name: &new.name,
-            remotes: std::slice::from_ref(&self.server.remote),
-            server_name: self.server.name.as_str(),
-            ca: &disk::read_text(&self.path("ca.crt"), self.open)?,
-            pair: Some((&issued.cert, &key)),
-            tls_crypt_v2: &new.tls_crypt_v2_client_key,
-            options: &new.options,
-        });
-        Ok(IssuedClient { client, profile })
-    }
-}
-
-pub(crate) fn unique_groups(groups: &[GroupName]) -> Result<Vec<GroupName>, PkiError> {
-    let mut all: Vec<GroupName> = Vec::new();
-    for group in groups {
-        if !all.contains(group) {
-            all.push(group.clone());
-        }
-    }
-    match all.len() {
-        0..=MAX_GROUPS => Ok(all),
-        _ => Err(PkiError::BadSetting("groups", format!("a client has at most {MAX_GROUPS}"))),
-    }
 }
 
 /// An update of the registry that has not been written yet.
@@ -578,7 +320,7 @@ pub(crate) struct RegistryUpdate {
     pub(crate) registry: Registry,
     /// Whether the revocation list must be created again.
     pub(crate) revocations: bool,
-    now: SystemTime,
+    pub(crate) now: SystemTime,
 }
 
 /// Writes key and certificate into one file, so that a killed process cannot leave a key with another key's
@@ -586,25 +328,4 @@ pub(crate) struct RegistryUpdate {
 fn write_server_pair(dir: &Path, issued: &issue::CertifiedKey) -> Result<(), PkiError> {
     let pair = Zeroizing::new([issued.cert.as_str(), issued.key.as_str()].concat());
     disk::write(&dir.join("server.pem"), pair.as_bytes(), 0o600)
-}
-
-fn write_info(dir: &Path, info: &ServerInfo) -> Result<(), PkiError> {
-    #[derive(Serialize)]
-    struct Versioned<'a> {
-        version: u32,
-        #[serde(flatten)]
-        info: &'a ServerInfo,
-    }
-    let path = dir.join("server.json");
-    let mut content = serde_json::to_vec_pretty(&Versioned { version: INFO_VERSION, info })
-        .map_err(|error| PkiError::Damaged(path.clone(), error.to_string()))?;
-    content.push(b'\n');
-    disk::write(&path, &content, 0o644)
-}
-
-fn read_info(dir: &Path, open: OpenFile) -> Result<ServerInfo, PkiError> {
-    let path = dir.join("server.json");
-    let content = disk::read(&path, open)?;
-    disk::check_layout(&path, &content, INFO_VERSION)?;
-    serde_json::from_slice(&content).map_err(|error| PkiError::Damaged(path, error.to_string()))
 }

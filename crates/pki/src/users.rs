@@ -7,8 +7,8 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
+use crate::clients::unique_groups;
 use crate::recovery::RECOVERY_CODES;
-use crate::store::unique_groups;
 use crate::{
     ClientName, GroupName, PasswordHash, PkiError, RecoveryHash, Store, TotpSecret, disk, issue,
 };
