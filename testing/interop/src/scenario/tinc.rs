@@ -28,6 +28,7 @@ use crate::process::{Daemon, output};
 use crate::skip::skip;
 use crate::wait::until;
 
+mod announcements;
 mod answers;
 mod bed;
 mod churn;
@@ -48,6 +49,7 @@ mod rekeys;
 mod relay;
 
 pub(super) const SCENARIOS: &[(&str, ScenarioFn)] = &[
+    ("announcements", announcements::announcements),
     ("ciphers", ciphers::configured),
     ("ciphers-through-tinc", ciphers::offered_through_tinc),
     ("commands", commands::commands),
