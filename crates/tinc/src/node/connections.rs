@@ -268,6 +268,10 @@ impl Node {
             }
             State::Handshake(meta) | State::Active(meta, _) => meta,
         };
+        if !matches!(meta.next, Next::Message) {
+            // A long packet may come in many pieces.
+            connection.pace.hurry();
+        }
         if let Next::Relayed(len, arrived) = &mut meta.next {
             let missing = len.saturating_sub(arrived.len());
             let (now, later) = input.split_at_checked(missing).unwrap_or((input, &[]));
