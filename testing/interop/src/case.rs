@@ -2,10 +2,11 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::failure::{Result, ensure};
+use crate::file;
 use crate::matrix::{Case, Roles, Tls, Wrapping};
 use crate::net::{End, Pair};
 use crate::peer::Program;
@@ -77,6 +78,16 @@ impl Configs {
     pub fn both(&mut self, lines: &str) {
         self.server(lines);
         self.client(lines);
+    }
+
+    /// Has the server check names and passwords by lines for a shell, to which `$1` is the file with both, and `$OUT` the folder of the script.
+    /// Returns the script.
+    pub(crate) fn check_passwords(&mut self, folder: &Path, lines: &str) -> Result<PathBuf> {
+        let (script, folder) = (folder.join("check"), folder.display());
+        file::write(&script, format!("#!/bin/sh\nOUT='{folder}'\n{lines}\n"), 0o755)?;
+        let verify = format!("auth-user-pass-verify {} via-file", script.display());
+        self.server(&format!("script-security 2\n{verify}\ntmp-dir {folder}"));
+        Ok(script)
     }
 
     /// Adds the wrapping of the control channel at both ends.

@@ -194,14 +194,7 @@ const PUSHES: &str = "push \"route 10.66.0.0 255.255.0.0\"\npush \"route-ipv6 fd
 
 /// Adds a check of user names and passwords to the server's file. `right` is a condition of the shell; `$1` is the file.
 fn with_check(scenario: &Scenario<'_>, configs: &mut Configs, right: &str) -> Result<()> {
-    let folder = scenario.folder();
-    let script = folder.join("check");
-    file::write(&script, format!("#!/bin/sh\n{right}\n"), 0o755)?;
-    configs.server(&format!(
-        "script-security 2\nauth-user-pass-verify {} via-file\ntmp-dir {}",
-        script.display(),
-        folder.display()
-    ));
+    configs.check_passwords(scenario.folder(), right)?;
     configs.client("auth-user-pass");
     Ok(())
 }
