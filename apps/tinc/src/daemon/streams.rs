@@ -412,12 +412,11 @@ mod tests {
         assert!(timeout(soon, first.read_u8()).await.is_err(), "still open");
     }
 
-    /// Returns how many bytes the next read takes, or `None` if there is none soon.
-    async fn read_soon(streams: &mut Streams) -> Option<usize> {
-        match timeout(Duration::from_millis(100), streams.next()).await {
-            Ok(StreamEvent::Bytes(_, bytes)) => Some(bytes.len()),
-            Ok(event) => panic!("{event:?}"),
-            Err(_) => None,
+    /// Returns the number of bytes of the next read.
+    async fn next_read(streams: &mut Streams) -> usize {
+        match timeout(Duration::from_secs(60), streams.next()).await {
+            Ok(StreamEvent::Bytes(_, bytes)) => bytes.len(),
+            other => panic!("{other:?}"),
         }
     }
 
@@ -428,17 +427,16 @@ mod tests {
         let (mut streams, id) = (Streams::new(), ConnectionId(1));
         streams.serve_halves(id, read, write);
         theirs.write_all(&[7; READ + 10]).await.unwrap();
-        assert_eq!(read_soon(&mut streams).await, Some(READ));
-        let until = now() + Duration::from_millis(500);
+        assert_eq!(next_read(&mut streams).await, READ);
+        streams.pause(id, now() + Duration::from_secs(3600));
+        assert_eq!(next_read(&mut streams).await, 10);
+        let until = now() + Duration::from_millis(200);
         streams.pause(id, until);
-        assert_eq!(read_soon(&mut streams).await, Some(10));
         theirs.write_all(&[7; 20]).await.unwrap();
-        assert_eq!(read_soon(&mut streams).await, None);
-        theirs.write_all(&[7; 30]).await.unwrap();
-        assert!(matches!(streams.next().await, StreamEvent::Bytes(_, bytes) if bytes.len() == 50));
+        assert_eq!(next_read(&mut streams).await, 20);
         assert!(now() >= until);
-        theirs.write_all(&[7; 40]).await.unwrap();
-        assert_eq!(read_soon(&mut streams).await, Some(40));
+        theirs.write_all(&[7; 30]).await.unwrap();
+        assert_eq!(next_read(&mut streams).await, 30);
     }
 
     #[tokio::test]
