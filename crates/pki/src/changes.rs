@@ -54,10 +54,7 @@ impl Store {
     ) -> Result<Client, PkiError> {
         self.update_registry(now, |update| {
             let registry = &mut update.registry;
-            let mut client = registry.find_mut(name)?.clone();
-            if client.state == ClientState::Revoked {
-                return Err(PkiError::Revoked(name.to_owned()));
-            }
+            let mut client = registry.find_unrevoked(name)?.clone();
             client.address4 = change.address4.unwrap_or(client.address4);
             client.address6 = change.address6.unwrap_or(client.address6);
             let addresses = [client.address4.map(IpAddr::V4), client.address6.map(IpAddr::V6)];
@@ -98,10 +95,7 @@ impl Store {
         let old: ClientName = name.parse()?;
         let renamed = self.update_registry(now, |update| {
             let registry = &mut update.registry;
-            let client = registry.find_mut(name)?;
-            if client.state == ClientState::Revoked {
-                return Err(PkiError::Revoked(name.to_owned()));
-            }
+            let client = registry.find_unrevoked(name)?;
             let own = client.certificate_name().clone();
             if *new == self.server().name {
                 return Err(PkiError::BadName(new.to_string(), "it is the server's own"));

@@ -91,10 +91,7 @@ impl Store {
     /// Gives a client a new certificate, key and profile, and revokes the previous certificate.
     pub fn renew_client(&self, new: &NewClient, now: SystemTime) -> Result<IssuedClient, PkiError> {
         let issued = self.update_registry(now, |update| {
-            let client = update.registry.find_mut(new.name.as_str())?;
-            if client.state == ClientState::Revoked {
-                return Err(PkiError::Revoked(new.name.to_string()));
-            }
+            update.registry.find_unrevoked(new.name.as_str())?;
             self.issue_to(new, update)
         })?;
         self.keep_profile(&issued, new.keep_profile)?;
@@ -125,10 +122,7 @@ impl Store {
         now: SystemTime,
     ) -> Result<Client, PkiError> {
         self.update_registry(now, |update| {
-            let client = update.registry.find_mut(name)?;
-            if client.state == ClientState::Revoked {
-                return Err(PkiError::Revoked(name.to_owned()));
-            }
+            let client = update.registry.find_unrevoked(name)?;
             client.state = if enabled { ClientState::Active } else { ClientState::Disabled };
             Ok(client.clone())
         })
@@ -146,10 +140,7 @@ impl Store {
     ) -> Result<Client, PkiError> {
         let groups = unique_groups(groups)?;
         self.update_registry(now, |update| {
-            let client = update.registry.find_mut(name)?;
-            if client.state == ClientState::Revoked {
-                return Err(PkiError::Revoked(name.to_owned()));
-            }
+            let client = update.registry.find_unrevoked(name)?;
             client.groups = groups;
             Ok(client.clone())
         })

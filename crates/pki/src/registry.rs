@@ -143,6 +143,15 @@ impl Registry {
             .ok_or_else(|| PkiError::Unknown(name.chars().take(80).collect()))
     }
 
+    /// Returns a client that is not revoked.
+    pub(crate) fn find_unrevoked(&mut self, name: &str) -> Result<&mut Client, PkiError> {
+        let client = self.find_mut(name)?;
+        if client.state == ClientState::Revoked {
+            return Err(PkiError::Revoked(name.to_owned()));
+        }
+        Ok(client)
+    }
+
     /// Refuses a name that the certificates of another client have.
     pub(crate) fn check_certificate_name(&self, name: &ClientName) -> Result<(), PkiError> {
         let has = |client: &&Client| client.name != *name && client.certificate_name() == name;
